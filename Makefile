@@ -1,0 +1,57 @@
+# Every target sets up what it needs; nothing is repeated that was done before.
+#   make ask [Q="…"]   answer a question from the sample knowledge base
+#   make test          run all tests
+PYTHON ?= python3
+Q ?= 公司每月提供的话费补贴金额是多少元？
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+
+.PHONY: ask chat doctor test check bench index clean
+.DELETE_ON_ERROR:
+
+ask: $(STAMPS)/indexed
+	@status=0; $(BIN)/adaptive-rag ask "$$Q" || status=$$?; \
+	  if [ $$status -eq 3 ]; then exit 0; else exit $$status; fi
+
+chat: $(STAMPS)/indexed
+	@$(BIN)/adaptive-rag chat
+
+doctor: $(STAMPS)/installed
+	@$(BIN)/adaptive-rag doctor
+
+test: $(STAMPS)/tested-with $(STAMPS)/indexed
+	$(BIN)/python -m pytest
+
+check: $(STAMPS)/tested-with
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(STAMPS)/indexed
+	@$(BIN)/python tests/bench/bench.py
+
+index: $(STAMPS)/indexed
+
+clean:
+	rm -rf $(VENV) build *.egg-info
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS)
+
+$(STAMPS)/installed: pyproject.toml | $(BIN)/python
+	@mkdir -p $(STAMPS)
+	$(BIN)/pip install --disable-pip-version-check -e .
+	@touch $@
+
+$(STAMPS)/tested-with: $(STAMPS)/installed
+	$(BIN)/pip install --disable-pip-version-check -e '.[test]'
+	@touch $@
+
+# The sample documents and the sample code; a changed file is read again, the others are not.
+$(STAMPS)/indexed: $(STAMPS)/installed $(shell find data/corpus data/code -type f 2>/dev/null)
+	$(BIN)/adaptive-rag index data/corpus
+	$(BIN)/adaptive-rag index --code data/code
+	@touch $@
+
+export Q

@@ -1,0 +1,1 @@
+"""What is known: the sample knowledge base, the sample code and the labelled cases."""

@@ -1,0 +1,1 @@
+"""What judges and improves the program."""

@@ -1,0 +1,244 @@
+"""Composition root: settings become a ready program, or a ready indexer.
+
+Nothing heavy happens here: stores open at their first search, the embedded language model loads in
+the background, so that it is ready when the first prompt is.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+from filelock import FileLock, Timeout
+
+from programs.adaptive_rag import AdaptiveRAG
+from programs.errors import StoreLocked
+from programs.lm import RoleLMs
+from programs.model_files import ensure_model, known_model
+from programs.module import Resources
+from programs.retrieval.base import DenseStore, Embedder, TextStore
+from programs.retrieval.catalog import Catalog
+from programs.retrieval.code_index import CODE
+from programs.retrieval.embedding import load_embedder
+from programs.retrieval.indexing import DOCUMENTS, Indexer
+from programs.retrieval.pipeline import IndexStores, Searcher
+from programs.retrieval.plan import Index
+from programs.retrieval.rerank import CrossEncoderReranker
+from programs.settings import ROLES, Settings, load_settings
+from programs.tracing import start_tracing
+
+T = TypeVar("T")
+C = TypeVar("C", bound="_Closable")
+ProgressCallback = Callable[[str, int, int], None]
+"""Name of a long step, units done, units in all."""
+INDEXES: tuple[Index, ...] = ("documents", "code")
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+class _Once(Generic[C]):
+    """Opens something at the first use and keeps it; a failed opening is tried again next time."""
+
+    def __init__(self, open_it: Callable[[], C]) -> None:
+        self._open = open_it
+        self._lock = threading.Lock()
+        self._value: C | None = None
+
+    def __call__(self) -> C:
+        with self._lock:
+            if self._value is None:
+                self._value = self._open()
+            return self._value
+
+    def close(self) -> None:
+        """Close what was opened, if anything was."""
+        with self._lock:
+            if self._value is not None:
+                self._value.close()
+                self._value = None
+
+
+def build_program(settings: Settings | None = None, *, on_progress: ProgressCallback | None = None) -> AdaptiveRAG:
+    """The ready program.
+
+    Args:
+        settings: From the environment when None.
+        on_progress: Told about long steps, such as a first download.
+
+    Raises:
+        SettingsError: A setting is wrong.
+        ModelFileError: The embedded model cannot be had.
+    """
+    settings = settings or load_settings()
+    start_tracing(settings)
+    resources = build_resources(settings, on_progress=on_progress)
+    # The embedded model takes seconds to load: meanwhile the stores open and the user types.
+    resources.lms.warm_up()
+    return AdaptiveRAG(resources)
+
+
+def build_resources(settings: Settings, *, on_progress: ProgressCallback | None = None) -> Resources:
+    """Language models, searcher and thresholds of a program."""
+    ensure_models(settings, on_progress)
+    embedder = load_embedder(settings.embedder)
+    stores = Stores(settings, embedder)
+    reranker = CrossEncoderReranker(settings.reranker) if settings.reranker else None
+    return Resources(
+        lms=RoleLMs(settings),
+        searcher=Searcher({index: stores.index(index) for index in INDEXES}, embedder, reranker),
+        settings=settings,
+        thresholds={
+            "relevance": settings.relevance_threshold,
+            "grounding": settings.grounding_threshold,
+            "utility": settings.utility_threshold,
+        },
+    )
+
+
+class Stores:
+    """Opens the stores that the settings name, once each, and heals what a crash left half done.
+
+    Args:
+        settings: Which stores.
+        embedder: Its name and dimension are tied to the dense store.
+    """
+
+    def __init__(self, settings: Settings, embedder: Embedder) -> None:
+        self.settings = settings
+        self.embedder = embedder
+        settings.index_dir.mkdir(parents=True, exist_ok=True)
+        self.catalog = _Once(lambda: Catalog(settings.index_dir / "catalog.sqlite"))
+        self._dense = {index: _Once(partial(self._open_dense, index)) for index in INDEXES}
+        self._text = {index: _Once(partial(self._open_text, index)) for index in INDEXES}
+        self._healed: set[Index] = set()
+        self._healing = threading.Lock()
+
+    def dense(self, index: Index) -> DenseStore:
+        """The dense store of an index."""
+        return self._dense[index]()
+
+    def text(self, index: Index) -> TextStore:
+        """The text store of an index."""
+        return self._text[index]()
+
+    def index(self, index: Index) -> IndexStores:
+        """The stores of an index for searching: healed first, opened at the first search."""
+
+        def healed(open_it: Callable[[Index], T]) -> T:
+            with self._healing:
+                if index not in self._healed:
+                    self._heal(index)
+                    self._healed.add(index)
+            return open_it(index)
+
+        return IndexStores(partial(healed, self.dense), partial(healed, self.text))
+
+    def indexer(self, index: Index) -> Indexer:
+        """Writes to an index."""
+        splitter = CODE if index == "code" else DOCUMENTS
+        return Indexer(
+            self.catalog(), self.dense(index), self.text(index), self.embedder, index=index, splitter=splitter
+        )
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the right to write; one process at a time.
+
+        Raises:
+            StoreLocked: Another process is writing.
+        """
+        path = self.settings.index_dir / "writer.lock"
+        try:
+            with FileLock(path, timeout=0):
+                yield
+        except Timeout as error:
+            raise StoreLocked(
+                f"Another process is writing to the index ({path}).",
+                store="catalog",
+                hint="Wait until it has finished.",
+            ) from error
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for once in self._dense.values():
+            once.close()
+        for text in self._text.values():
+            text.close()
+        self.catalog.close()
+
+    def _heal(self, index: Index) -> None:
+        if self.catalog().pending(index):
+            try:
+                with self.writing():
+                    self.indexer(index).recover()
+            except StoreLocked:
+                pass  # not a crash: another process is at work, and its documents will be whole soon
+
+    def _open_dense(self, index: Index) -> DenseStore:
+        from programs.retrieval.milvus import MilvusDenseStore
+
+        settings = self.settings
+        return MilvusDenseStore(
+            settings.milvus_uri or str(settings.index_dir / "vectors.db"),
+            collection=f"{settings.store_prefix}_{index}",
+            dimension=self.embedder.dimension,
+            embedder=self.embedder.name,
+            token=settings.milvus_token.get_secret_value() if settings.milvus_token else None,
+        )
+
+    def _open_text(self, index: Index) -> TextStore:
+        settings = self.settings
+        if settings.elasticsearch_url:
+            from programs.retrieval.elastic import ElasticIndex, ElasticTextStore
+
+            key = settings.elasticsearch_api_key
+            return ElasticTextStore(
+                ElasticIndex(
+                    settings.elasticsearch_url,
+                    prefix=f"{settings.store_prefix}_{index}",
+                    api_key=key.get_secret_value() if key else None,
+                    ca_certs=settings.elasticsearch_ca_certs,
+                )
+            )
+        from programs.retrieval.text_index import TantivyTextStore
+
+        return TantivyTextStore(settings.index_dir / f"{index}.text")
+
+
+@contextmanager
+def build_indexer(index: Index, settings: Settings | None = None) -> Iterator[Indexer]:
+    """An indexer that holds the right to write, healed first.
+
+    Raises:
+        StoreLocked: Another process is writing, or reading a Milvus Lite file.
+        StoreMismatch: The index was made with another embedder.
+    """
+    settings = settings or load_settings()
+    stores = Stores(settings, load_embedder(settings.embedder))
+    try:
+        with stores.writing():
+            indexer = stores.indexer(index)
+            indexer.recover()
+            yield indexer
+    finally:
+        stores.close()
+
+
+def ensure_models(settings: Settings, on_progress: ProgressCallback | None) -> None:
+    """Fetch and verify the embedded models that the settings use.
+
+    Raises:
+        ModelFileError: One cannot be had.
+    """
+    names = {e.model for role in ROLES for e in settings.endpoints(role) if e.embedded}
+    for name in sorted(names):
+        ensure_model(
+            known_model(name),
+            directory=settings.models_dir,
+            path=settings.model_path,
+            hub=settings.model_hub,
+            on_progress=on_progress,
+        )

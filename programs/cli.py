@@ -1,0 +1,208 @@
+"""The command `adaptive-rag`: ask, chat, index, doctor. The only place that prints.
+
+Exit codes: 0 answered · 3 no checked answer (not in the knowledge base, a question back, or an answer
+that did not pass the checks) · 1 error · 2 wrong usage.
+
+Imports are late, so that `--help` and a wrong option answer at once.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from programs.errors import AdaptiveRAGError, PlanError
+from signatures.vocabulary import STRATEGIES
+
+if TYPE_CHECKING:
+    from signatures.records import Answer
+
+ANSWERED, ERROR, USAGE, NO_ANSWER = 0, 1, 2, 3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code is the result."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal or a pipe in another encoding must not end the program.
+        stream.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]
+    arguments = _parser().parse_args(argv)
+    _quiet_libraries()
+    try:
+        return int(arguments.run(arguments))
+    except AdaptiveRAGError as error:
+        _complain(error)
+        return USAGE if isinstance(error, PlanError) else ERROR
+    except KeyboardInterrupt:
+        return ERROR
+    except BrokenPipeError:
+        return ERROR
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="adaptive-rag", description="Route a question, answer it from the knowledge base, and check the answer."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    ask = commands.add_parser("ask", help="answer one question")
+    ask.add_argument("question", help="the question; - reads it from standard input")
+    _add_answer_options(ask)
+    ask.add_argument("--json", action="store_true", help="print the whole result record as JSON")
+    ask.add_argument("--trace", action="store_true", help="print every hop as a table")
+    ask.set_defaults(run=_ask)
+
+    chat = commands.add_parser("chat", help="ask several questions; history is kept")
+    _add_answer_options(chat)
+    chat.set_defaults(run=_chat)
+
+    index = commands.add_parser("index", help="read files into the knowledge base")
+    index.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="files or folders")
+    index.add_argument("--category", help="category of documents that name none (default: their folder)")
+    index.add_argument("--code", action="store_true", help="read source files into the code index")
+    index.add_argument("--delete", action="store_true", help="remove the documents of PATH from the index")
+    index.add_argument("--prune", action="store_true", help="also remove documents whose file is gone")
+    index.add_argument("--rebuild", action="store_true", help="empty the index first")
+    index.set_defaults(run=_index)
+
+    doctor = commands.add_parser("doctor", help="check language models, stores and settings")
+    doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _add_answer_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--category", help="only documents of this category")
+    parser.add_argument("--strategy", choices=STRATEGIES, metavar="STRATEGY", help=f"one of: {', '.join(STRATEGIES)}")
+    parser.add_argument("--plan", type=_json_object, default={}, metavar="JSON", help='patch, such as {"top_k": 8}')
+    parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError("a JSON object is needed")
+    return value
+
+
+def _ask(arguments: argparse.Namespace) -> int:
+    from programs.build import build_program
+    from programs.rendering import Progress, print_answer
+
+    question = sys.stdin.read() if arguments.question == "-" else arguments.question
+    with Progress(enabled=not (arguments.quiet or arguments.json)) as progress:
+        rag = build_program(on_progress=progress.long_step)
+        with progress.events():
+            record: Answer = rag(
+                question=question,
+                category=arguments.category,
+                strategy=arguments.strategy,
+                plan=arguments.plan,
+            ).record
+    if arguments.json:
+        print(json.dumps(record.model_dump(mode="json"), ensure_ascii=False, indent=2))
+    else:
+        print_answer(record, trace=arguments.trace)
+    return _exit_code(record)
+
+
+def _exit_code(record: "Answer") -> int:
+    match record.status:
+        case "answered":
+            return ANSWERED
+        case "unavailable" | "invalid_question":
+            return ERROR
+    return NO_ANSWER
+
+
+def _chat(arguments: argparse.Namespace) -> int:
+    from programs.build import build_program
+    from programs.chat import Conversation
+    from programs.rendering import Progress, print_answer, prompt_line
+
+    conversation = Conversation()
+    with Progress(enabled=not arguments.quiet) as progress:
+        rag = build_program(on_progress=progress.long_step)
+        while (line := prompt_line()) is not None:
+            if not line.strip():
+                continue
+            if line.strip() in ("/quit", "/exit"):
+                break
+            if line.strip() == "/new":
+                conversation = Conversation()
+                continue
+            with progress.events():
+                record = rag(
+                    question=conversation.question(line),
+                    history=conversation.history,
+                    category=arguments.category,
+                    strategy=arguments.strategy,
+                    plan=arguments.plan,
+                ).record
+            print_answer(record)
+            conversation.add(line, record)
+    return ANSWERED
+
+
+def _index(arguments: argparse.Namespace) -> int:
+    from programs.build import build_indexer
+    from programs.rendering import Progress, print_index_report
+
+    if not arguments.paths:
+        _usage("index needs at least one PATH")
+    missing = [str(path) for path in arguments.paths if not path.exists()]
+    if missing and not arguments.delete:
+        _usage(f"no such file or folder: {', '.join(missing)}")
+    with Progress(enabled=True) as progress, build_indexer("code" if arguments.code else "documents") as indexer:
+        if arguments.delete:
+            report = indexer.delete(arguments.paths)
+        elif arguments.rebuild:
+            report = indexer.rebuild(arguments.paths, category=arguments.category, on_progress=progress.long_step)
+        else:
+            report = indexer.index_paths(
+                arguments.paths, category=arguments.category, prune=arguments.prune, on_progress=progress.long_step
+            )
+    print_index_report(report)
+    return ERROR if report.failed else ANSWERED
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from programs.doctor import examine
+    from programs.rendering import Progress, print_checks
+
+    with Progress(enabled=not arguments.json) as progress:
+        checks = examine(on_progress=progress.long_step)
+    if arguments.json:
+        print(json.dumps([check.model_dump(mode="json") for check in checks], ensure_ascii=False, indent=2))
+    else:
+        print_checks(checks)
+    return ANSWERED if all(check.ok for check in checks) else ERROR
+
+
+def _usage(message: str) -> NoReturn:
+    print(f"adaptive-rag: {message}", file=sys.stderr)
+    raise SystemExit(USAGE)
+
+
+def _complain(error: AdaptiveRAGError) -> None:
+    print(f"adaptive-rag: {error.message}", file=sys.stderr)
+    if error.hint:
+        print(f"  {error.hint}", file=sys.stderr)
+
+
+def _quiet_libraries() -> None:
+    """Libraries log what we report in our own words; MLflow and DSPy warn on standard error."""
+    import logging
+    import os
+
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "true")
+    for name in ("dspy", "pymilvus", "elastic_transport", "mlflow", "httpx"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

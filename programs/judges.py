@@ -1,0 +1,239 @@
+"""Three judges, each ending in a `Verdict`. A verdict cannot fail open.
+
+The score is the language model's probability of 是 against 否 at the token where it decides. A reply
+that cannot be used is asked for once more, differently; then a check without a language model
+stands in and says so; only where that has nothing to say either, the verdict is UNKNOWN, which never
+passes.
+"""
+
+import asyncio
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import dspy
+from pydantic import Field
+
+from programs import evidence
+from programs.errors import LanguageModelError
+from programs.lm import ask
+from programs.logprobs import value_tokens
+from programs.module import AsyncModule, Resources
+from programs.prompting import passage_of, render_passages
+from signatures.judging import JudgeGrounding, JudgeRelevance, JudgeUtility
+from signatures.records import Hit, Passage, Verdict
+from signatures.vocabulary import NO, YES, FailureKind, JudgeName, Label
+
+_LOGPROBS = {"logprobs": True, "top_logprobs": 10}
+_REPAIRABLE: tuple[FailureKind, ...] = ("parse", "empty", "truncated")
+_ENTRY = re.compile(rf"(\d+)\s*[:：.、]?\s*({YES}|{NO})")
+
+
+def label_probabilities(prediction: dspy.Prediction, field: str = "verdict") -> list[float]:
+    """Probability of 是 at each place of a field where the model wrote 是 or 否, in order.
+
+    Token probabilities are those before any grammar, so both labels are among the alternatives.
+    Empty when the endpoint gives no log-probabilities.
+    """
+    found = []
+    for token in value_tokens(getattr(prediction, "logprobs", None), field):
+        if _label(token["token"]) is None:
+            continue
+        mass: dict[Label, float] = {YES: 0.0, NO: 0.0}
+        for option in token.get("top_logprobs") or [token]:
+            label = _label(option["token"])
+            if label is not None:
+                mass[label] += math.exp(option["logprob"])
+        if sum(mass.values()) > 0:
+            found.append(mass[YES] / (mass[YES] + mass[NO]))
+    return found
+
+
+def _label(token: str) -> Label | None:
+    stripped = token.strip(" \"'0123456789:：，,{}[]")
+    return next((label for label in (YES, NO) if label == stripped), None)
+
+
+class _Judge(AsyncModule):
+    """What the judges share: one predictor, one threshold, one repair."""
+
+    name: JudgeName
+
+    def __init__(self, resources: Resources, signature: type[dspy.Signature]) -> None:
+        super().__init__()
+        self.judge = dspy.Predict(signature)
+        self.resources = resources
+
+    @property
+    def threshold(self) -> float:
+        return self.resources.thresholds[self.name]
+
+    async def _ask(self, **inputs: Any) -> dspy.Prediction:
+        lm = self.resources.lms["judge"]
+        try:
+            return await ask(self.judge, lm, role="judge", config=_LOGPROBS, **inputs)
+        except LanguageModelError as error:
+            if error.kind not in _REPAIRABLE:
+                raise
+            # The same request would give the same reply at temperature 0.
+            return await ask(self.judge, lm, role="judge", config={**_LOGPROBS, "temperature": 0.5}, **inputs)
+
+    def _verdict(self, score: float | None, reason: str, **more: Any) -> dspy.Prediction:
+        passed = score is not None and score >= self.threshold
+        verdict = Verdict(judge=self.name, score=score, passed=passed, reason=reason, **more)
+        return dspy.Prediction(verdict=verdict, score=score, passed=passed, reason=reason)
+
+    def _labelled(self, reply: dspy.Prediction, **more: Any) -> dspy.Prediction:
+        probabilities = label_probabilities(reply)
+        score = probabilities[0] if probabilities else float(reply.verdict == YES)
+        return self._verdict(score, reply.reason.strip(), **more)
+
+
+class RelevanceJudge(_Judge):
+    """Which passages hold what the question needs; the verdict's score is the best passage's."""
+
+    name: JudgeName = "relevance"
+
+    def __init__(self, resources: Resources) -> None:
+        super().__init__(resources, JudgeRelevance)
+
+    async def aforward(self, *, question: str, passages: Sequence[Passage | Hit | str]) -> dspy.Prediction:
+        """Judge passages.
+
+        Args:
+            question: The question.
+            passages: Passages, hits or bare texts; empty gives score 0 without a call.
+
+        Returns:
+            `verdict` (with `passage_scores` by passage id), `score`, `passed`, `reason`.
+        """
+        items = [passage_of(item) for item in passages]
+        if not items:
+            return self._verdict(0.0, "没有检索到任何资料", source="rule")
+        signature = _numbered(self.judge.signature, len(items))
+        try:
+            reply = await self._ask(passages=render_passages(items), question=question, signature=signature)
+        except LanguageModelError as error:
+            scores: list[float | None] = [evidence.term_overlap(question, f"{p.heading}\n{p.text}") for p in items]
+            return self._combined(items, scores, source="check", error_kind=error.kind)
+        labels = _aligned(reply.verdicts, len(items))
+        probabilities = label_probabilities(reply, "verdicts")
+        if len(probabilities) == len(items) and None not in labels:
+            return self._combined(items, list(probabilities))
+        return self._combined(items, [None if label is None else float(label == YES) for label in labels])
+
+    def _combined(self, items: list[Passage], scores: list[float | None], **more: Any) -> dspy.Prediction:
+        known = [score for score in scores if score is not None]
+        best = max(known) if known else None
+        kept = sum(score >= self.threshold for score in known)
+        reason = f"{len(items)} 段资料中有 {kept} 段与问题相关" if known else "相关性判断没有可用的结果"
+        by_id = {item.id: score for item, score in zip(items, scores, strict=True)}
+        return self._verdict(best, reason, passage_scores=by_id, **more)
+
+
+class GroundingJudge(_Judge):
+    """Whether everything in an answer follows from the passages."""
+
+    name: JudgeName = "grounding"
+
+    def __init__(self, resources: Resources) -> None:
+        super().__init__(resources, JudgeGrounding)
+
+    async def aforward(
+        self, *, question: str, answer: str, passages: Sequence[Passage | Hit | str]
+    ) -> dspy.Prediction:
+        """Judge an answer against passages.
+
+        No passages, no answer or a refusal score 0 by rule. A number that neither passages nor
+        question hold fails the answer without asking a language model.
+
+        Returns:
+            `verdict`, `score`, `passed`, `reason`.
+        """
+        items = [passage_of(item) for item in passages]
+        if not items:
+            return self._verdict(0.0, "没有资料，答案没有依据", source="rule")
+        if not answer.strip() or evidence.is_refusal(answer):
+            return self._verdict(0.0, "没有给出答案", source="rule")
+        found = evidence.support(answer, items, question)
+        if found.missing_numbers:
+            reason = f"资料里没有这些数字：{'、'.join(found.missing_numbers[:5])}"
+            return self._verdict(0.0, reason, source="check", evidence=found.features)
+        try:
+            reply = await self._ask(passages=render_passages(items), question=question, answer=answer)
+        except LanguageModelError as error:
+            return self._checked(found, error.kind)
+        return self._labelled(reply, evidence=found.features)
+
+    def _checked(self, found: evidence.Support, kind: FailureKind) -> dspy.Prediction:
+        """The stand-in: a clear yes or no, or UNKNOWN in between."""
+        score: float | None = None
+        reason = "语言模型没有给出判断，逐字核对也不能确定"
+        if found.missing_names or found.negation > 0 or found.overlap < 0.4:
+            score, reason = 0.0, "逐字核对：答案里有资料中找不到的内容"
+        elif found.overlap >= 0.9:
+            score, reason = 1.0, "逐字核对：答案的内容都在资料里"
+        return self._verdict(score, reason, source="check", error_kind=kind, evidence=found.features)
+
+
+class UtilityJudge(_Judge):
+    """Whether an answer answers the question."""
+
+    name: JudgeName = "utility"
+
+    def __init__(self, resources: Resources) -> None:
+        super().__init__(resources, JudgeUtility)
+
+    async def aforward(self, *, question: str, answer: str) -> dspy.Prediction:
+        """Judge an answer; an empty one or a refusal scores 0 by rule.
+
+        Returns:
+            `verdict`, `score`, `passed`, `reason`.
+        """
+        if not answer.strip() or evidence.is_refusal(answer):
+            return self._verdict(0.0, "没有给出答案", source="rule")
+        try:
+            reply = await self._ask(question=question, answer=evidence.strip_citations(answer))
+        except LanguageModelError as error:
+            # Whether a text answers a question cannot be checked from its words.
+            return self._verdict(None, "语言模型没有给出判断", error_kind=error.kind)
+        return self._labelled(reply)
+
+
+class Judges(dspy.Module):
+    """The three judges by name; `grounding` and `utility` of one answer can run side by side."""
+
+    def __init__(self, resources: Resources) -> None:
+        super().__init__()
+        self.relevance = RelevanceJudge(resources)
+        self.grounding = GroundingJudge(resources)
+        self.utility = UtilityJudge(resources)
+
+    async def answer(self, question: str, answer: str, passages: Sequence[Passage]) -> tuple[Verdict, Verdict]:
+        """Grounding and utility of one answer, judged at the same time."""
+        grounding, utility = await asyncio.gather(
+            self.grounding.acall(question=question, answer=answer, passages=passages),
+            self.utility.acall(question=question, answer=answer),
+        )
+        return grounding.verdict, utility.verdict
+
+
+def _numbered(signature: type[dspy.Signature], count: int) -> type[dspy.Signature]:
+    """The signature with a pattern that asks for exactly one label for each of `count` passages."""
+    pattern = "^" + " ".join(f"{n}({YES}|{NO})" for n in range(1, count + 1)) + "$"
+    field = signature.output_fields["verdicts"]
+    extra = dict(field.json_schema_extra or {})
+    numbered: type[dspy.Signature] = signature.delete("verdicts").append(
+        "verdicts", Field(pattern=pattern, json_schema_extra=extra), str
+    )
+    return numbered
+
+
+def _aligned(text: str, count: int) -> list[str | None]:
+    """Label of each passage by its number; None where it is missing or contradicts itself."""
+    labels: list[set[str]] = [set() for _ in range(count)]
+    for number, label in _ENTRY.findall(text):
+        if 1 <= int(number) <= count:
+            labels[int(number) - 1].add(label)
+    return [next(iter(found)) if len(found) == 1 else None for found in labels]

@@ -1,0 +1,50 @@
+"""Base of this project's modules: written once asynchronously, callable both ways.
+
+Also `Resources`, what a program needs that is never copied or saved.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import dspy
+
+from programs import background
+from programs.lm import RoleLMs
+from programs.settings import Settings
+from signatures.vocabulary import JudgeName
+
+if TYPE_CHECKING:
+    from programs.retrieval.pipeline import Searcher
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Language models, stores and settings of a program.
+
+    Optimizers copy programs deeply; this stays one object, so that connections and files are opened
+    once. It is no `dspy.Parameter`, so nothing of it is saved.
+
+    Attributes:
+        lms: Language models by role.
+        searcher: Searches the indexes.
+        settings: All settings.
+        thresholds: Score from which a judge's verdict passes.
+    """
+
+    lms: RoleLMs
+    searcher: "Searcher"
+    settings: Settings
+    thresholds: Mapping[JudgeName, float]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Resources":
+        return self
+
+
+class AsyncModule(dspy.Module):
+    """A module whose `aforward` is the algorithm; `forward` runs it on the private loop."""
+
+    aforward: Callable[..., Coroutine[Any, Any, dspy.Prediction]]
+
+    def forward(self, **inputs: Any) -> dspy.Prediction:
+        return background.run(self.aforward(**inputs))

@@ -1,0 +1,1 @@
+"""Retrieval: stores behind two seams, and the pipeline that searches them."""

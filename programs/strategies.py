@@ -1,0 +1,81 @@
+"""The table: what each strategy does, and how a decision becomes a strategy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from programs.retrieval.plan import RetrievalPlan
+from signatures.vocabulary import Intent, Strategy
+
+Ending = Literal["reply", "retrieve", "refuse", "clarify"]
+
+
+@dataclass(frozen=True)
+class StrategyEntry:
+    """What a strategy does.
+
+    Attributes:
+        ending: Which part of the program runs.
+        plan: The search, for strategies that retrieve.
+    """
+
+    ending: Ending
+    plan: RetrievalPlan | None = None
+
+
+STRATEGY_TABLE: Mapping[Strategy, StrategyEntry] = MappingProxyType(
+    {
+        "direct_reply": StrategyEntry("reply"),
+        "fast_retrieval": StrategyEntry(
+            "retrieve", RetrievalPlan(routes=("dense", "text"), top_k=3, rough_top_k=8, max_hops=2)
+        ),
+        "standard_retrieval": StrategyEntry(
+            "retrieve", RetrievalPlan(routes=("dense", "text", "rewritten"), top_k=5, rough_top_k=8, max_hops=2)
+        ),
+        "deep_search": StrategyEntry(
+            "retrieve",
+            RetrievalPlan(routes=("dense", "text"), top_k=8, rough_top_k=8, decompose=True, max_hops=3),
+        ),
+        "code_search": StrategyEntry(
+            "retrieve",
+            # Identifiers are words, not meanings: BM25 carries the higher weight.
+            RetrievalPlan(
+                index="code", routes=("dense", "text"), top_k=5, rough_top_k=10, weights={"text": 2.0}, max_hops=2
+            ),
+        ),
+        "fallback": StrategyEntry("refuse"),
+        "clarify_needed": StrategyEntry("clarify"),
+    }
+)
+
+INTENT_STRATEGY: Mapping[Intent, Strategy] = MappingProxyType(
+    {
+        "CHIT_CHAT": "direct_reply",
+        "FACT_LOOKUP": "fast_retrieval",
+        "HOW_TO": "standard_retrieval",
+        "COMPARISON": "deep_search",
+        "CODE_SEARCH": "code_search",
+    }
+)
+"""The fixed map. UNKNOWN is not in it: there the strategy that the router named decides."""
+
+
+def resolve_strategy(
+    *, intent: Intent, confidence: float, named: Strategy | None, threshold: float
+) -> Strategy:
+    """The strategy that runs.
+
+    In this order: an explicit `clarify_needed`; `clarify_needed` where the confidence is under the
+    threshold (equal passes; NaN does not); the fixed strategy of the intent; the named strategy;
+    `fallback`.
+
+    Args:
+        intent: The class of the question.
+        confidence: In [0, 1].
+        named: Strategy that the router named, None where it named none.
+        threshold: In [0, 1].
+    """
+    if named == "clarify_needed" or not confidence >= threshold:
+        return "clarify_needed"
+    return INTENT_STRATEGY.get(intent) or named or "fallback"

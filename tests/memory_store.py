@@ -1,0 +1,108 @@
+"""Stores in memory that keep the contract of `programs/retrieval/base.py`, and can be told to break it.
+
+For the tests of what lies above the stores: one that is down, slow, or forgets its filter cannot be had
+from a real one at will. Search itself is simple: cosine by numpy, and shared words weighed by rarity.
+"""
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from programs.errors import StoreMismatch, StoreUnavailable
+from programs.retrieval.base import Kind, Match, Row, Vector
+from programs.retrieval.tokens import query_terms, tokenize
+
+
+class _Memory:
+    """What both stores share.
+
+    Attributes:
+        down: Every search raises `StoreUnavailable`.
+        hangs: Seconds that every search takes; ends with `release`.
+        ignores_filters: `category` has no effect.
+        searches: What was searched: (kind, category).
+    """
+
+    name = "memory"
+
+    def __init__(self, *, down: bool = False, hangs: float = 0.0, ignores_filters: bool = False) -> None:
+        self.down = down
+        self.hangs = hangs
+        self.ignores_filters = ignores_filters
+        self.searches: list[tuple[Kind, str | None]] = []
+        self.release = threading.Event()
+        self._rows: dict[str, Row] = {}
+        self._lock = threading.Lock()
+
+    def _candidates(self, kind: Kind, category: str | None) -> list[Row]:
+        with self._lock:
+            self.searches.append((kind, category))
+            rows = list(self._rows.values())
+        if self.hangs:
+            self.release.wait(self.hangs)
+        if self.down:
+            raise StoreUnavailable("the store is down", store=self.name)
+        filtered = category is not None and not self.ignores_filters
+        return [row for row in rows if row.kind == kind and not (filtered and row.passage.category != category)]
+
+    def delete(self, row_ids: Iterable[str]) -> None:
+        with self._lock:
+            for row_id in row_ids:
+                self._rows.pop(row_id, None)
+
+    def ids(self) -> set[str]:
+        return set(self._rows)
+
+    def count(self, kind: Kind | None = None) -> int:
+        return sum(kind in (None, row.kind) for row in self._rows.values())
+
+    def flush(self) -> None:
+        """Nothing to do: rows are found at once."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class MemoryDenseStore(_Memory):
+    """A `DenseStore`."""
+
+    def __init__(self, dimension: int, **faults: float) -> None:
+        super().__init__(**faults)  # type: ignore[arg-type]
+        self._dimension = dimension
+        self._vectors: dict[str, Vector] = {}
+
+    def upsert(self, rows: Sequence[Row], vectors: Vector) -> None:
+        with self._lock:
+            for row, vector in zip(rows, vectors, strict=True):
+                self._rows[row.id], self._vectors[row.id] = row, vector
+
+    def search(self, vector: Vector, *, top_k: int, kind: Kind = "passage", category: str | None = None) -> list[Match]:
+        if vector.shape != (self._dimension,) or not np.isfinite(vector).all() or not vector.any():
+            raise StoreMismatch("a query vector is wrong", store=self.name)
+        rows = self._candidates(kind, category)
+        matches = [Match(row.id, row.passage, float(self._vectors[row.id] @ vector)) for row in rows]
+        return sorted(matches, key=lambda match: (-match.score, match.row_id))[:top_k]
+
+
+class MemoryTextStore(_Memory):
+    """A `TextStore`."""
+
+    def upsert(self, rows: Sequence[Row]) -> None:
+        with self._lock:
+            self._rows.update({row.id: row for row in rows})
+
+    def search(self, query: str, *, top_k: int, kind: Kind = "passage", category: str | None = None) -> list[Match]:
+        rows = self._candidates(kind, category)
+        words = {row.id: set(tokenize(row.text)) for row in rows}
+        spread = Counter(word for found in words.values() for word in found)
+        wanted = set(query_terms(query))
+        matches = []
+        for row in rows:
+            shared = wanted & words[row.id]
+            if shared:
+                score = sum(math.log(1 + len(rows) / spread[word]) for word in shared)
+                matches.append(Match(row.id, row.passage, score))
+        return sorted(matches, key=lambda match: (-match.score, match.row_id))[:top_k]

@@ -1,0 +1,222 @@
+"""A real Milvus 2.3.5 keeps the promises of `base.py`, and says clearly that it cannot search text.
+
+The server comes from the package `milvus==2.3.5`, the last one that can be installed like this.
+"""
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conformance import DIMENSION, HOSTILE, DenseConformance, assert_store_error, ids_of, row, vector_of
+
+from programs.errors import StoreMismatch, StoreUnavailable
+from programs.retrieval.milvus import MilvusDenseStore, MilvusTextStore, quote
+
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.skipif(
+        importlib.util.find_spec("milvus") is None,
+        reason="no Milvus server to start: pip install --no-deps milvus==2.3.5",
+    ),
+]
+
+# A strong read waits for the next tick; as delivered there are five a second, here fifty.
+SERVER = "from milvus import main; main()"
+OPTIONS = ["--extra-config", "proxy.timeTickInterval=20"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def dense(
+    uri: str,
+    collection: str,
+    *,
+    dimension: int = DIMENSION,
+    embedder: str = "test-embedder",
+    timeout: float = 10.0,
+) -> MilvusDenseStore:
+    return MilvusDenseStore(uri, collection=collection, dimension=dimension, embedder=embedder, timeout=timeout)
+
+
+class Server:
+    """The one server of this file."""
+
+    def __init__(self, folder: Path) -> None:
+        port = free_port()
+        self.uri = f"http://127.0.0.1:{port}"
+        self.data = folder / "data"
+        self.log = folder / "server.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", SERVER, "--data", str(self.data), "--proxy-port", str(port), *OPTIONS],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # so that the server it starts can be ended with it
+            )
+        deadline = time.monotonic() + 90
+        while True:
+            try:
+                store = dense(self.uri, "starting", timeout=2.0)
+                store.count()
+                store.close()
+                return
+            except StoreUnavailable:
+                if time.monotonic() > deadline or self.process.poll() is not None:
+                    self.stop()
+                    raise
+                time.sleep(0.3)
+
+    def stop(self) -> None:
+        """End the server; what does not go when asked is killed."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                pass
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait(timeout=10)
+        shutil.rmtree(self.data, ignore_errors=True)  # half a gigabyte, most of it the unpacked program
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = Server(tmp_path_factory.mktemp("milvus"))
+    yield running
+    running.stop()
+
+
+class TestMilvusServerDenseConformance(DenseConformance):
+    @pytest.fixture
+    def open_store(self, server: Server) -> Iterator[Callable[[], MilvusDenseStore]]:
+        opened: list[MilvusDenseStore] = []
+
+        def open_it() -> MilvusDenseStore:
+            opened.append(dense(server.uri, "passages"))
+            return opened[-1]
+
+        # A new collection takes seconds, so all tests share one.
+        sweeper = dense(server.uri, "passages")
+        sweeper.delete(sweeper.ids())
+        sweeper.close()
+        yield open_it
+        for store in opened:
+            store.close()
+
+
+def test_a_server_before_2_5_is_refused_for_text(server: Server) -> None:
+    store = dense(server.uri, "versions")
+    assert (store.server_version() or "").startswith("v2.3.5")
+    assert not store.supports_text
+    store.close()
+    with pytest.raises(StoreMismatch) as caught:
+        MilvusTextStore(server.uri, collection="texts")
+    assert_store_error(caught.value, "2.3.5", "2.5")
+
+
+def test_two_that_make_the_collection_at_once(server: Server) -> None:
+    stores = [dense(server.uri, "race") for _ in range(2)]
+    start = threading.Barrier(2)
+
+    def write(number: int) -> None:
+        start.wait(timeout=10)
+        stores[number].upsert([row(f"r{number}", "退货")], np.stack([vector_of("退货")]))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, range(2)))
+    assert stores[0].ids() == {"r0", "r1"}
+    for store in stores:
+        store.close()
+
+
+def test_a_collection_of_another_embedder_is_refused(server: Server) -> None:
+    store = dense(server.uri, "mine")
+    store.upsert([row("a#1", "退货")], np.stack([vector_of("退货")]))
+    store.close()
+    for embedder, size in (("another", DIMENSION), ("test-embedder", DIMENSION * 2)):
+        other = dense(server.uri, "mine", embedder=embedder, dimension=size)
+        with pytest.raises(StoreMismatch) as caught:
+            other.search(np.ones(size, dtype=np.float32), top_k=1)
+        assert_store_error(caught.value, "mine")
+        other.close()
+
+
+def test_a_collection_that_another_program_made_is_refused(server: Server) -> None:
+    from pymilvus import MilvusClient
+
+    client = MilvusClient(server.uri)
+    client.create_collection("foreign", dimension=DIMENSION)
+    client.close()
+    store = dense(server.uri, "foreign")
+    with pytest.raises(StoreMismatch):
+        store.search(vector_of("退货"), top_k=1)
+    store.close()
+
+
+def test_the_parser_of_the_server_reads_quoted_values_as_they_were(server: Server) -> None:
+    from pymilvus import MilvusClient
+
+    store = dense(server.uri, "quoted")
+    rows = [row(f"d#{number}", "退货", category) for number, category in enumerate(HOSTILE)]
+    store.upsert(rows, np.stack([vector_of("退货")] * len(rows)))
+    client = MilvusClient(server.uri)
+    for category in HOSTILE:
+        found = client.query("quoted", filter=f"category == {quote(category)}", output_fields=["category"])
+        assert [hit["category"] for hit in found] == [category], category[:40]
+    client.close()
+    store.close()
+
+
+def test_a_refused_connection_is_an_outage_at_once() -> None:
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable) as caught:
+        dense(f"http://user:geheim@127.0.0.1:{free_port()}", "passages")
+    assert time.monotonic() - started < 3
+    assert "geheim" not in caught.value.message + caught.value.hint
+
+
+def test_a_server_that_never_answers_is_an_outage() -> None:
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        started = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            dense(f"http://127.0.0.1:{mute.getsockname()[1]}", "passages", timeout=2.0)
+        assert time.monotonic() - started < 6
+
+
+def test_a_host_that_does_not_exist_is_an_outage() -> None:
+    with pytest.raises(StoreUnavailable):
+        dense("http://milvus.invalid:19530", "passages")
+
+
+def test_a_server_that_goes_away_is_an_outage_and_no_empty_result(server: Server) -> None:
+    # The last test of this file: it stops the server.
+    store = dense(server.uri, "passages", timeout=3.0)
+    store.upsert([row("a#1", "退货")], np.stack([vector_of("退货")]))
+    assert ids_of(store.search(vector_of("退货"), top_k=1))
+    server.stop()
+    for call in (lambda: store.search(vector_of("退货"), top_k=1), lambda: store.delete(["a#1"])):
+        started = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            call()
+        assert time.monotonic() - started < 10
+    store.close()
