@@ -58,7 +58,7 @@ class FieldAdapter(dspy.JSONAdapter):
             messages = [{"role": "system", "content": task}]
             lead = ""
         else:
-            messages = [{"role": "system", "content": str(passages)}]
+            messages = [{"role": "system", "content": _sound(str(passages))}]
             lead = task + "\n\n"
         for demo in demos:
             messages.append({"role": "user", "content": lead + self._inputs(signature, demo, with_passages=True)})
@@ -78,7 +78,8 @@ class FieldAdapter(dspy.JSONAdapter):
             if name not in values or (name == wording.PASSAGES_FIELD and not with_passages):
                 continue
             value = values[name]
-            text = neutralise(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+            text = neutralise(_sound(text))
             # Plain concatenation: a question may hold braces and percent signs.
             blocks.append(wording.INPUT_BLOCK.replace("{name}", name).replace("{value}", text or wording.EMPTY_INPUT))
         return "\n".join(blocks)
@@ -203,6 +204,8 @@ def _normalise(value: Any, name: str, field: FieldInfo) -> Any:
     Everything else is left as it is.
     """
     kind = field.annotation
+    if isinstance(value, str):
+        value = _sound(value)
     most = next((mark.max_length for mark in field.metadata if hasattr(mark, "max_length")), None)
     if get_origin(kind) is Literal and isinstance(value, str):
         folded = _narrow(value).strip("\"'“”‘’`。. ")
@@ -219,12 +222,17 @@ def _normalise(value: Any, name: str, field: FieldInfo) -> Any:
         if isinstance(value, str):
             value = [line for line in value.splitlines() if line.strip()]
         if isinstance(value, list):
-            return [_NUMBERED.sub("", item).strip() if isinstance(item, str) else item for item in value][:most]
+            return [_NUMBERED.sub("", _sound(item)).strip() if isinstance(item, str) else item for item in value][:most]
     if kind is str and value is None:
         return ""
     if name in wording.EXPLANATIONS and isinstance(value, str):
         return value.strip()[:most]
     return value
+
+
+def _sound(text: str) -> str:
+    """`text` without lone surrogates, halves of a cut emoji: nothing that encodes takes them."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _narrow(value: Any) -> str:

@@ -94,6 +94,37 @@ async def on_loop(coroutine: Coroutine[Any, Any, T]) -> T:
         raise
 
 
+async def in_thread(call: Callable[[], T]) -> T:
+    """Await a blocking `call` in a thread of its own.
+
+    A daemon, unlike the threads of an executor: a process that ends must not wait for a store that
+    hangs. Whoever stops waiting leaves the thread to its end.
+    """
+    caller = asyncio.get_running_loop()
+    result: asyncio.Future[T] = caller.create_future()
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if result.done():
+            return
+        if error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(value)  # type: ignore[arg-type]  # there is a value where there is no error
+
+    def work() -> None:
+        value: T | None = None
+        error: BaseException | None = None
+        try:
+            value = call()
+        except BaseException as raised:  # noqa: BLE001  # handed to the caller
+            error = raised
+        if not caller.is_closed():
+            caller.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=work, name="adaptive-rag-store", daemon=True).start()
+    return await result
+
+
 def _copy(task: "asyncio.Task[T]", result: "Future[T] | asyncio.Future[T]") -> None:
     if result.cancelled():
         return

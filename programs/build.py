@@ -95,6 +95,7 @@ def build_resources(settings: Settings, *, on_progress: ProgressCallback | None 
             "grounding": settings.grounding_threshold,
             "utility": settings.utility_threshold,
         },
+        close=stores.close,
     )
 
 

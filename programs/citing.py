@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from programs import evidence
 from signatures.records import Citation, Passage
 
-_MARK = re.compile(r"[\[［【]\s*(\d{1,2}(?:\s*[,，、]\s*\d{1,2})*)\s*[\]］】]")
+# Code first, so that an index in it, `argv[1]`, is not taken for a mark.
+_MARK = re.compile(r"```.*?```|`[^`\n]+`|[\[［【]\s*(\d{1,2}(?:\s*[,，、]\s*\d{1,2})*)\s*[\]］】]", re.DOTALL)
 
 
 def cite(answer: str, passages: Sequence[Passage]) -> tuple[str, tuple[Citation, ...]]:
     """The answer with marks [1], [2] … in order of first use, and what they stand for.
 
     Marks that the model wrote are kept where they name a passage; other numbers in brackets are
-    taken away. An answer without any mark gets the passages that hold its words and numbers.
+    taken away, except in code. An answer without any mark gets the passages that hold its words and numbers.
 
     Args:
         answer: Text with the model's marks, numbers from 1 in the order of `passages`.
@@ -22,6 +23,8 @@ def cite(answer: str, passages: Sequence[Passage]) -> tuple[str, tuple[Citation,
     order: dict[int, int] = {}
 
     def renumber(match: re.Match[str]) -> str:
+        if match.group(1) is None:
+            return match.group()
         numbers = [int(n) for n in re.findall(r"\d+", match.group(1))]
         marks = [f"[{order.setdefault(n, len(order) + 1)}]" for n in numbers if 1 <= n <= len(passages)]
         return "".join(marks)

@@ -8,6 +8,7 @@ Imports are late, so that `--help` and a wrong option answer at once.
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         # A terminal or a pipe in another encoding must not end the program.
         stream.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]
-    arguments = _parser().parse_args(argv)
+    # Under an old locale Python reads the command line as bytes that are no text; it is UTF-8 all the same.
+    words = [os.fsencode(word).decode("utf-8", "replace") for word in (sys.argv[1:] if argv is None else argv)]
+    arguments = _parser().parse_args(words)
     _quiet_libraries()
     try:
         return int(arguments.run(arguments))
@@ -197,7 +200,6 @@ def _complain(error: AdaptiveRAGError) -> None:
 def _quiet_libraries() -> None:
     """Libraries log what we report in our own words; MLflow and DSPy warn on standard error."""
     import logging
-    import os
 
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "true")
     for name in ("dspy", "pymilvus", "elastic_transport", "mlflow", "httpx"):

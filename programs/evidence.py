@@ -13,11 +13,21 @@ from programs.retrieval.sentences import sentences
 from programs.retrieval.tokens import fold, query_terms
 from signatures.records import Passage
 
-_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+# A comma is part of a number where thousands follow; "8080,8443" are two.
+_NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)*")
+_SCALED = re.compile(r"(\d+(?:\.\d+)?) ?([万亿])")
+_PERCENT = re.compile(r"百分之(\d+(?:\.\d+)?|[零〇一二两三四五六七八九十百]+)")
 _CITATION = re.compile(r"[\[［【]\s*\d{1,2}(?:\s*[,，、]\s*\d{1,2})*\s*[\]］】]")
-_LIST_MARK = re.compile(r"(?m)^\s*(?:[（(]?\d{1,2}[.)、）]|第?[一二三四五六七八九十]+[、.])\s*")
+_LIST_MARK = re.compile(r"(?m)^\s*(?:[（(]?\d{1,2}[.)、）](?!\d)|第?[一二三四五六七八九十]+[、.])\s*")
 _CHINESE = re.compile(r"[零〇一二两三四五六七八九十百千万]+")
 _CHINESE_UNIT = re.compile(r"[个天年月日周次人元倍小时分秒晚级项条章种步成折公里米度位路页岁名台份期]")
+# Numerals that state no number: articles, enumerations of what follows, steps, adverbs. "一个月" states one.
+_NO_NUMBER = re.compile(
+    r"(?<![第十百千万零一二两三四五六七八九])(?:一[个种项款条份位步]|两[个种项款]|[三四五六七八九]种|"
+    r"[三四五六七八九]个(?:步骤|方面|版本|产品|型号|部分|情况|阶段|条件|方式))"
+    r"(?!月|半|工作日|自然日|小时|星期|季度|学期|人)"
+    r"|第(?:[一二三四五六七八九十]+|\d{1,2})步|(?<![一二两三四五六七八九])[十百千万]分(?![钟之])"
+)
 _DIGITS = {c: i for i, c in enumerate("零一二三四五六七八九")} | {"〇": 0, "两": 2}
 _SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10_000}
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_./][A-Za-z0-9]+)*")
@@ -26,11 +36,22 @@ _NEGATION = re.compile(
     r"\b(?:not|no|never|without|cannot)\b|n't\b",
     re.IGNORECASE,
 )
-_REFUSAL = re.compile(
-    r"(?:资料|知识库|文档|上下文|段落)[^。！？\n]{0,12}(?:没有|未|不含|不包含|无)[^。！？\n]{0,8}(?:提|答案|相关|说明|信息|给出|包含|找到)|"
-    r"(?:没有|未能?)(?:找到|查到|提到|提及|说明)|无法(?:回答|确定|得知|判断)|(?:我)?不(?:知道|清楚|确定)(?:[。，！]|$)|"
-    r"\b(?:i (?:do not|don't) know|not (?:mentioned|found|stated|specified|provided)|"
-    r"(?:cannot|can't|unable to) (?:answer|find|determine)|no (?:information|answer))\b",
+_SOURCE = r"(?:资料|知识库|文档|上下文|段落)"
+_SAID = r"(?:提到|提及|提供|说明|包含|给出|找到|查到)"
+_SUBJECT = r"(?:答案|相关|信息|内容|规定|说明|记录|资料|依据|这个问题|该问题)"
+# "未找到设备" and "如不清楚，请咨询" are content; a refusal names the sources, the answer or itself.
+_REFUSAL = re.compile(  # of text with narrow punctuation
+    rf"{_SOURCE}[^。!?\n]{{0,12}}(?:没有?|未|无)[^。!?\n]{{0,3}}{_SAID}|"
+    rf"{_SOURCE}[^。!?\n]{{0,12}}(?:没有?|不包?含|无)[^。!?\n]{{0,8}}(?:答案|相关|信息)|"
+    rf"{_SOURCE}[里中内]?(?:都|也|并|均)?(?:没有|无)(?:[,。!]|$)|"
+    rf"(?:没有?|未能?|无法)(?:能)?{_SAID}[^。!?\n]{{0,8}}{_SUBJECT}|(?:没有|未)(?:提到|提及|说明)(?:[。!]|$)|"
+    rf"(?:没有|无)相关(?:资料|信息|内容|规定|记录)|"
+    rf"无法(?:回答|得知)|无法(?:确定|判断)(?:[。!]|$|{_SUBJECT})|(?:^|我|[。!?\n])(?:也|还|并)?不(?:知道|清楚|确定)(?:[,。!]|$)|"
+    r"\bi (?:do not|don't) know\b|\b(?:cannot|can't|unable to) (?:answer|determine)\b|"
+    r"\bno (?:relevant |such )?(?:information|answer) (?:about|on|in|is given|was found)\b|"
+    r"\bnot (?:mentioned|found|stated|specified|provided)(?: anywhere)? in (?:the|these|any)\b|"
+    r"\b(?:passages?|documents?|sources?|context|knowledge base) (?:do(?:es)? not|doesn't|don't) "
+    r"(?:mention|say|state|specify|contain|provide|include)",
     re.IGNORECASE,
 )
 
@@ -78,6 +99,8 @@ def numbers(text: str) -> set[str]:
     Chinese numerals count before a unit only; elsewhere they are mostly words.
     """
     text = _LIST_MARK.sub("", unicodedata.normalize("NFKC", strip_citations(text)))
+    text = _PERCENT.sub(lambda match: f"{_chinese_value(match[1]) or match[1]}%", text)
+    text = _SCALED.sub(lambda match: f"{float(match[1]) * (10**4 if match[2] == '万' else 10**8):.10g} ", text)
     found = {_plain(match.group()) for match in _NUMBER.finditer(text)}
     for match in _CHINESE.finditer(text):
         following = text[match.end() : match.end() + 2]
@@ -105,7 +128,7 @@ def support(answer: str, passages: Sequence[Passage], question: str = "") -> Sup
     missing = () if english else tuple(sorted(n for n in names(answer) if not _known_name(n, known_names)))
     return Support(
         overlap=len(terms & held) / len(terms) if terms else 0.0,
-        missing_numbers=tuple(sorted(numbers(answer) - _all_numbers(known))),
+        missing_numbers=tuple(sorted(numbers(_NO_NUMBER.sub("", answer)) - _all_numbers(known))),
         missing_names=missing,
         negation=_negation(answer, passages),
     )
@@ -118,8 +141,9 @@ def term_overlap(question: str, text: str) -> float:
 
 
 def _all_numbers(text: str) -> set[str]:
-    # Digits inside codes count on this side: "LB-200" holds 200.
-    return numbers(text) | {_plain(m.group()) for m in _NUMBER.finditer(unicodedata.normalize("NFKC", text))}
+    # Digits inside codes count on this side, "LB-200" holds 200, and "80,443" may be one number or two.
+    plain = re.findall(r"\d+(?:\.\d+)*", unicodedata.normalize("NFKC", text))
+    return numbers(text) | {_plain(number) for number in plain}
 
 
 def _known_name(name: str, known: set[str]) -> bool:
@@ -134,6 +158,9 @@ def _plain(number: str) -> str:
 
 
 def _chinese_value(text: str) -> int | None:
+    """Value of a Chinese numeral; None for bare digits one after the other (a year) and for no number."""
+    if not all(char in _DIGITS or char in _SCALES for char in text):
+        return None
     total = section = digit = 0
     for char in text:
         if char in _DIGITS:

@@ -115,7 +115,9 @@ class RelevanceJudge(_Judge):
         try:
             reply = await self._ask(passages=render_passages(items), question=question, signature=signature)
         except LanguageModelError as error:
-            scores: list[float | None] = [evidence.term_overlap(question, f"{p.heading}\n{p.text}") for p in items]
+            overlaps = [evidence.term_overlap(question, f"{p.heading}\n{p.text}") for p in items]
+            # Shared words are a sign; that there are few is none, as the right passage may use others.
+            scores = [overlap if overlap >= self.threshold else None for overlap in overlaps]
             return self._combined(items, scores, source="check", error_kind=error.kind)
         labels = _aligned(reply.verdicts, len(items))
         probabilities = label_probabilities(reply, "verdicts")

@@ -227,7 +227,7 @@ def _from_hub(model: ModelFile, part: Path, hub: str, report: Callable[[int], No
             if response.status_code == 200:
                 have = 0  # a server without ranges starts again
             with part.open("ab" if have else "wb") as file:
-                for block in response.iter_bytes(_BLOCK):
+                for block in response.iter_bytes():
                     have += file.write(block)
                     report(have)
                     if have > model.size:

@@ -4,7 +4,7 @@ Also `Resources`, what a program needs that is never copied or saved.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import dspy
@@ -30,12 +30,14 @@ class Resources:
         searcher: Searches the indexes.
         settings: All settings.
         thresholds: Score from which a judge's verdict passes.
+        close: Closes the stores; the program cannot search afterwards.
     """
 
     lms: RoleLMs
     searcher: "Searcher"
     settings: Settings
     thresholds: Mapping[JudgeName, float]
+    close: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Resources":
         return self

@@ -53,6 +53,10 @@ class _Memory:
             for row_id in row_ids:
                 self._rows.pop(row_id, None)
 
+    def clear(self) -> None:
+        with self._lock:
+            self._rows.clear()
+
     def ids(self) -> set[str]:
         return set(self._rows)
 
@@ -75,16 +79,23 @@ class MemoryDenseStore(_Memory):
         self._vectors: dict[str, Vector] = {}
 
     def upsert(self, rows: Sequence[Row], vectors: Vector) -> None:
+        if len(rows) != len(vectors):
+            raise StoreMismatch("there are not as many vectors as rows", store=self.name)
+        for vector in vectors:
+            self._check(vector)
         with self._lock:
             for row, vector in zip(rows, vectors, strict=True):
                 self._rows[row.id], self._vectors[row.id] = row, vector
 
     def search(self, vector: Vector, *, top_k: int, kind: Kind = "passage", category: str | None = None) -> list[Match]:
-        if vector.shape != (self._dimension,) or not np.isfinite(vector).all() or not vector.any():
-            raise StoreMismatch("a query vector is wrong", store=self.name)
+        self._check(vector)
         rows = self._candidates(kind, category)
         matches = [Match(row.id, row.passage, float(self._vectors[row.id] @ vector)) for row in rows]
         return sorted(matches, key=lambda match: (-match.score, match.row_id))[:top_k]
+
+    def _check(self, vector: Vector) -> None:
+        if vector.shape != (self._dimension,) or not np.isfinite(vector).all() or not vector.any():
+            raise StoreMismatch("a vector is wrong", store=self.name)
 
 
 class MemoryTextStore(_Memory):

@@ -52,6 +52,7 @@ class Call:
             "clarification_questions": "ask_back",
             "questions": "passage_questions",
             "summary": "summary",
+            "colour": "probe",
         }
         for name, signature in names.items():
             if name in fields:

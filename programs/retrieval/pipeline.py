@@ -7,13 +7,12 @@ never an empty result: whoever reads "nothing found" can see whether everything 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from programs import budget
-from programs.errors import AdaptiveRAGError, StoreError, StoreUnavailable
+from programs import background, budget
+from programs.errors import AdaptiveRAGError, StoreUnavailable
 from programs.retrieval.base import DenseStore, Embedder, Kind, Match, TextStore, Vector
 from programs.retrieval.fusion import RankedList, fuse, interleave
 from programs.retrieval.plan import Index, RetrievalPlan, RouteName
@@ -22,9 +21,6 @@ from signatures.records import Hit
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-
-# A store that hangs keeps its thread; the default pool of a few threads would be empty soon.
-_THREADS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="adaptive-rag-store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +109,11 @@ class Searcher:
                     outages[leg.route] = None
                 elif leg.query == number:
                     lists.append(RankedList(leg.route, outcome, plan.weights.get(leg.route, 1.0)))
-            fused.append(self._filtered(fuse(lists), category, degraded))
+            found = self._filtered(fuse(lists), category, degraded)
+            if plan.rerank and self._reranker is not None and found:
+                found = await self._rerank(queries[number], found, plan, degraded)
+            fused.append(found)
         hits = interleave(fused) if len(fused) > 1 else fused[0]
-        if plan.rerank and self._reranker is not None and hits:
-            hits = await self._rerank(queries[0], hits, plan, degraded)
         kept = [hit for hit in hits if hit.score >= plan.score_threshold]
         return SearchResult(tuple(kept[: plan.top_k]), tuple(degraded), tuple(outages))
 
@@ -167,8 +164,8 @@ class Searcher:
 
         try:
             return await _in_thread(call, plan.route_timeout, leg.route)
-        except StoreError as error:
-            return error
+        except AdaptiveRAGError as error:
+            return error  # also what opening a store raises
 
     async def _rerank(
         self, query: str, hits: list[Hit], plan: RetrievalPlan, degraded: dict[str, None]
@@ -213,8 +210,8 @@ async def _in_thread(call: Callable[[], T], seconds: float, name: str) -> T:
     remaining = account.remaining
     limit = seconds if remaining is None else max(0.0, min(seconds, remaining))
     with account.timing("store"):
-        future = asyncio.get_running_loop().run_in_executor(_THREADS, call)
         try:
-            return await asyncio.wait_for(future, limit)
+            return await asyncio.wait_for(background.in_thread(call), limit)
         except TimeoutError as error:
-            raise StoreUnavailable(f"{limit:.1f} 秒内没有回应", store=name) from error
+            own = remaining is None or seconds <= remaining
+            raise StoreUnavailable(f"{limit:.1f} 秒内没有回应" if own else "问题的时间已用完", store=name) from error

@@ -4,7 +4,7 @@
 nested patch (`--plan '{"top_k": 8}'`), which is checked key by key.
 """
 
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -32,7 +32,7 @@ class RetrievalPlan(BaseModel):
         rough_top_k: Rows that each route fetches before fusion.
         rerank: Whether the fused candidates are scored again.
         score_threshold: Fused or reranked hits below it are dropped; in [0, 1].
-        weights: Weight of a route in the fusion; 1.0 where not named.
+        weights: Weight of a route in the fusion, from 0 up; 1.0 where not named.
         route_timeout: Seconds after which a route is given up.
         decompose: Whether the question is split and each part searched.
         max_hops: Most turns of the loop, at least 1.
@@ -46,7 +46,7 @@ class RetrievalPlan(BaseModel):
     rough_top_k: int = Field(default=8, ge=1, le=200)
     rerank: bool = True
     score_threshold: float = Field(default=0.0, ge=0.0, le=1.0)
-    weights: dict[RouteName, float] = Field(default_factory=dict)
+    weights: dict[RouteName, Annotated[float, Field(ge=0.0, allow_inf_nan=False)]] = Field(default_factory=dict)
     route_timeout: float = Field(default=10.0, gt=0.0, le=300.0)
     decompose: bool = False
     max_hops: int = Field(default=2, ge=1, le=10)

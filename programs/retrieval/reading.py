@@ -122,9 +122,14 @@ def _read_txt(path: Path, text: str, category: str) -> SourceDocument:
 
 def _read_rich(path: Path, category: str) -> SourceDocument:
     from markitdown import MarkItDown, MarkItDownException
+    from markitdown.converters import DocxConverter, HtmlConverter, PdfConverter
 
+    suffix = path.suffix.lower()
+    reader = MarkItDown(enable_builtins=False, enable_plugins=False)
+    # Only the one: with all of them, a broken PDF is read as plain text.
+    reader.register_converter({".pdf": PdfConverter, ".docx": DocxConverter}.get(suffix, HtmlConverter)())
     try:
-        result = MarkItDown(enable_plugins=False).convert_local(str(path))
+        result = reader.convert_local(str(path))
     except MarkItDownException as error:
         raise DocumentError(
             f"cannot be read as {path.suffix[1:].upper()}",

@@ -10,9 +10,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from programs.errors import StoreMismatch, missing_package
+from programs.errors import StoreMismatch, StoreUnavailable, missing_package
 from programs.retrieval.chunking import embedded_text
 from signatures.records import Hit
+
+_FAULTS = (ValueError, IndexError, RuntimeError)
+"""What a model raises: too many tokens, no padding token, no memory."""
 
 
 class Reranker(Protocol):
@@ -36,14 +39,27 @@ class CrossEncoderReranker:
         self._encoder = encoder
         self._lock = threading.Lock()
         self._batch = True
+        self._logits = False
 
     def rerank(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
+        """See `Reranker`.
+
+        Raises:
+            StoreMismatch: The model cannot be loaded, or gives no usable number.
+            StoreUnavailable: It failed on these pairs.
+            MissingPackageError: sentence-transformers is not installed.
+        """
+        if not hits:
+            return []
         pairs = [(query, embedded_text(hit.passage)) for hit in hits]
         with self._lock:
             raw = self._scores(pairs)
+            # One list may look like probabilities by chance; a model stays what it was once seen to be.
+            self._logits = self._logits or not _probabilities(raw)
+            scores = unit_scores(raw, logits=self._logits)
         scored = [
             hit.model_copy(update={"score": score, "raw": {**hit.raw, "rerank": value}})
-            for hit, value, score in zip(hits, raw, unit_scores(raw), strict=True)
+            for hit, value, score in zip(hits, raw, scores, strict=True)
         ]
         # By the raw number: a sigmoid near 1 rounds different logits to the same score.
         return sorted(scored, key=lambda hit: (-hit.raw["rerank"], hit.passage.id))
@@ -53,12 +69,14 @@ class CrossEncoderReranker:
         if self._batch:
             try:
                 return self._predict(encoder, pairs)
-            except (ValueError, IndexError, RuntimeError):
-                # Decoder models without a padding token take one pair at a time only.
-                if len(pairs) < 2:
-                    raise
-                self._batch = False
-        return [self._predict(encoder, [pair])[0] for pair in pairs]
+            except _FAULTS:
+                pass  # decoder models without a padding token take one pair at a time only
+        try:
+            scores = [self._predict(encoder, [pair])[0] for pair in pairs]
+        except _FAULTS as error:
+            raise StoreUnavailable(f"The reranker {self._model!r} failed: {error}", store="rerank") from error
+        self._batch = False
+        return scores
 
     def _predict(self, encoder: Any, pairs: list[tuple[str, str]]) -> list[float]:
         values = np.asarray(encoder.predict(pairs, activation_fn=_identity), dtype=np.float64).reshape(len(pairs), -1)
@@ -91,17 +109,17 @@ def _identity(values: Any) -> Any:
     return values
 
 
-def unit_scores(raw: Sequence[float]) -> list[float]:
+def unit_scores(raw: Sequence[float], *, logits: bool = False) -> list[float]:
     """Scores in [0, 1]: probabilities as they are, logits through the logistic function.
 
-    A list in which any number leaves [0, 1] is one of logits.
+    Args:
+        raw: A list in which any number leaves [0, 1] is one of logits.
+        logits: Whether the model is known to give them.
     """
-    if all(0.0 <= value <= 1.0 for value in raw):
+    if not logits and _probabilities(raw):
         return list(raw)
-    return [_logistic(value) for value in raw]
+    return [1.0 / (1.0 + math.exp(-value)) if value >= 0 else math.exp(value) / (1.0 + math.exp(value)) for value in raw]
 
 
-def _logistic(value: float) -> float:
-    # The smaller exponential of the two forms, which cannot overflow.
-    small = math.exp(-abs(value))
-    return 1.0 / (1.0 + small) if value >= 0 else small / (1.0 + small)
+def _probabilities(raw: Sequence[float]) -> bool:
+    return all(0.0 <= value <= 1.0 for value in raw)

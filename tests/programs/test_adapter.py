@@ -242,6 +242,16 @@ async def test_a_question_cannot_open_another_input_field() -> None:
     assert call.input("answer_language") == "中文"
 
 
+async def test_half_an_emoji_is_replaced_in_both_directions() -> None:
+    """A lone surrogate cannot be encoded: neither a request nor a store takes it."""
+    call = await sent(
+        lambda _: {"answer": "好"}, AnswerFromPassages, passages="资\ud83d料", question="退\ud83d货", answer_language="中文"
+    )
+    assert call.input("question") == "退?货"
+    assert parse(AnswerFromPassages, '{"answer": "七天\\ud83d"}') == {"answer": "七天?"}
+    assert parse(DecomposeQuestion, '{"parts": ["七天\\ud83d"]}') == {"parts": ["七天?"]}
+
+
 async def test_an_empty_input_is_said_to_be_empty() -> None:
     call = await sent(lambda _: ROUTE, RouteQuestion, history="", question="退货")
     assert call.input("history") == "（无）"

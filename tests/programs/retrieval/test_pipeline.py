@@ -1,0 +1,367 @@
+"""A plan is run as written; what fails is reported and never looks like "nothing found"."""
+
+import asyncio
+import math
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory_store import MemoryDenseStore, MemoryTextStore
+
+from programs import budget
+from programs.budget import Budget
+from programs.errors import MissingPackageError, StoreLocked, StoreUnavailable, missing_package
+from programs.retrieval.base import Kind, Row
+from programs.retrieval.pipeline import IndexStores, Searcher, SearchResult
+from programs.retrieval.plan import RetrievalPlan
+from signatures.records import Hit, Passage
+
+ROOT = Path(__file__).parents[3]
+
+
+class Bench:
+    """Stores in memory with some passages, real embeddings, and a searcher over both."""
+
+    def __init__(self, embedder: Any, passages: Sequence[Passage], reranker: Any = None, **faults: dict[str, Any]) -> None:
+        self.embedder = embedder
+        self.dense = MemoryDenseStore(embedder.dimension, **faults.get("dense", {}))
+        self.text = MemoryTextStore(**faults.get("text", {}))
+        self.add(*[Row(p.id, "passage", p.text, p) for p in passages])
+        self.searcher = Searcher({"documents": IndexStores(lambda: self.dense, lambda: self.text)}, embedder, reranker)
+
+    def add(self, *rows: Row) -> None:
+        self.dense.upsert(rows, self.embedder.encode_document([row.text for row in rows]))
+        self.text.upsert([row for row in rows if row.kind == "passage"])
+
+    def search(self, *queries: str, category: str | None = None, texts: dict[str, str] | None = None, **plan: Any) -> SearchResult:
+        plan = {"rerank": False, **plan}
+        return asyncio.run(self.searcher.search(queries, RetrievalPlan(**plan), category=category, **(texts or {})))
+
+
+def ids(result: SearchResult) -> list[str]:
+    return [hit.passage.id for hit in result.hits]
+
+
+@pytest.fixture
+def bench(embedder: Any, corpus_k: Sequence[Passage]) -> Bench:
+    return Bench(embedder, corpus_k)
+
+
+# -- routes ----------------------------------------------------------------------------------
+
+
+def test_dense_and_text_agree_on_the_right_passage(bench: Bench) -> None:
+    found = bench.search("退货运费谁付")
+    assert ids(found)[0] == "d1"
+    assert found.hits[0].routes == ("dense", "text")
+    assert found.hits[0].score == 1.0
+    assert set(found.hits[0].raw) == {"dense", "text"}
+    assert (found.degraded, found.outages) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("routes", "searches"),
+    [
+        (["dense"], (["passage"], [])),
+        (["text"], ([], ["passage"])),
+        (["questions", "summaries"], (["question", "summary"], [])),
+        (["rewritten"], (["passage"], ["passage"])),
+        (["hypothetical"], (["passage"], [])),
+        ([], ([], [])),
+    ],
+)
+def test_each_route_searches_what_it_says(bench: Bench, routes: list[str], searches: tuple[list[Kind], list[Kind]]) -> None:
+    bench.search("退货", routes=routes, texts={"rewritten": "退换货规定", "hypothetical": "本店支持退货。" * 300})
+    assert sorted(kind for kind, _ in bench.dense.searches) == searches[0]
+    assert [kind for kind, _ in bench.text.searches] == searches[1]
+
+
+def test_a_route_without_its_text_is_left_out_and_is_no_outage(bench: Bench) -> None:
+    found = bench.search("退货", routes=["rewritten", "hypothetical"])
+    assert (found.hits, found.outages, found.degraded) == ((), (), ())
+    assert bench.dense.searches == []
+
+
+def test_questions_and_summaries_lead_to_their_passage(bench: Bench, corpus_k: Sequence[Passage]) -> None:
+    bench.add(
+        Row("d1?1", "question", "买错了能退吗？", corpus_k[0]),
+        Row("d1?2", "question", "几天内可以退？", corpus_k[0]),
+        Row("d2~", "summary", "发票申请的地方", corpus_k[1]),
+    )
+    found = bench.search("几天内可以退？", routes=["questions", "summaries"])
+    assert ids(found) == ["d1", "d2"]
+    assert found.hits[0].routes == ("questions",)
+
+
+def test_the_rewritten_query_finds_what_the_first_did_not(bench: Bench) -> None:
+    found = bench.search("能不能还给你们", routes=["text", "rewritten"], texts={"rewritten": "七天无理由退货"})
+    assert ids(found)[0] == "d1"
+    assert found.hits[0].routes == ("rewritten",)
+
+
+# -- numbers of the plan ---------------------------------------------------------------------
+
+
+def test_top_k_and_rough_top_k_bound_what_comes_back(embedder: Any) -> None:
+    bench = Bench(embedder, [Passage(id=f"p{n}", document_id="d", text=f"退货规定第{n}条") for n in range(9)])
+    assert len(bench.search("退货规定", top_k=2).hits) == 2
+    assert len(bench.search("退货规定", top_k=9, rough_top_k=3, routes=["text"]).hits) == 3
+
+
+def test_hits_under_the_threshold_are_dropped_and_equal_ones_stay(bench: Bench) -> None:
+    scores = [hit.score for hit in bench.search("退货", routes=["dense"]).hits]
+    assert len(scores) == 3
+    assert [hit.score for hit in bench.search("退货", routes=["dense"], score_threshold=scores[1]).hits] == scores[:2]
+
+
+def test_weights_decide_between_the_routes(bench: Bench) -> None:
+    def first(**weights: float) -> str:
+        # BM25 knows the word, the embedding the meaning of the rest.
+        return ids(bench.search("底价：想把买的东西还回去", weights=weights, rough_top_k=1))[0]
+
+    assert first(text=3.0) == "d3"
+    assert first(dense=3.0) == "d1"
+
+
+# -- F3: the filter --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("routes", [["dense"], ["text"], ["dense", "text"], ["rewritten", "hypothetical"]])
+def test_a_filter_holds_on_every_route(bench: Bench, routes: list[str]) -> None:
+    texts = {"rewritten": "供应商底价", "hypothetical": "供应商底价"}
+    assert "d3" in ids(bench.search("供应商底价", routes=routes, texts=texts))
+    found = bench.search("供应商底价", routes=routes, texts=texts, category="公开")
+    assert "d3" not in ids(found)
+    assert found.degraded == ()
+    assert {category for store in (bench.dense, bench.text) for _, category in store.searches[1:]} <= {"公开", None}
+
+
+def test_a_store_that_ignores_its_filter_shows_nothing_by_it(embedder: Any, corpus_k: Sequence[Passage]) -> None:
+    ignoring = {"ignores_filters": True}
+    bench = Bench(embedder, corpus_k, dense=ignoring, text=ignoring)
+    found = bench.search("供应商底价", category="公开")
+    assert set(ids(found)) == {"d1", "d2"}
+    assert any("类别" in text for text in found.degraded)
+    assert found.outages == ()
+
+
+def test_a_reranker_never_sees_what_the_filter_excludes(embedder: Any, corpus_k: Sequence[Passage]) -> None:
+    seen: list[str] = []
+
+    class Reranker:
+        def rerank(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
+            seen.extend(hit.passage.id for hit in hits)
+            return list(hits)
+
+    bench = Bench(embedder, corpus_k, Reranker(), dense={"ignores_filters": True}, text={"ignores_filters": True})
+    bench.search("供应商底价", category="公开", rerank=True)
+    assert set(seen) == {"d1", "d2"}
+
+
+@pytest.mark.parametrize(
+    "category",
+    ['公开" or id > 0 or category == "x', "公开' or 1==1 or 'a'=='a", "a\\", "%", "公开\n", "*", "", "公" * 10_000],
+)
+def test_a_category_is_data_also_with_the_real_stores(
+    stores_k: tuple[Any, Any], embedder: Any, category: str
+) -> None:
+    """L1."""
+    dense, text = stores_k
+    searcher = Searcher({"documents": IndexStores(lambda: dense, lambda: text)}, embedder)
+    found = asyncio.run(searcher.search(["供应商底价"], RetrievalPlan(), category=category))
+    assert (found.hits, found.outages) == ((), ())
+    right = asyncio.run(searcher.search(["供应商底价"], RetrievalPlan(), category="机密"))
+    assert [hit.passage.id for hit in right.hits] == ["d3"]
+
+
+# -- F7: outages -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("broken", "outage"), [("text", ("text",)), ("dense", ("dense",))])
+def test_one_store_down_leaves_the_other_to_answer_and_says_so(
+    embedder: Any, corpus_k: Sequence[Passage], broken: str, outage: tuple[str, ...]
+) -> None:
+    bench = Bench(embedder, corpus_k, **{broken: {"down": True}})
+    found = bench.search("退货运费谁付")
+    assert ids(found)[0] == "d1"
+    assert found.outages == outage
+    assert found.degraded == (f"{broken}: the store is down",)
+
+
+def test_both_stores_down_is_no_empty_result(embedder: Any, corpus_k: Sequence[Passage]) -> None:
+    found = Bench(embedder, corpus_k, dense={"down": True}, text={"down": True}).search("退货")
+    assert found.hits == ()
+    assert found.outages == ("dense", "text")
+
+
+def test_a_slow_store_is_given_up_after_its_time(embedder: Any, corpus_k: Sequence[Passage]) -> None:
+    bench = Bench(embedder, corpus_k, dense={"hangs": 30.0})
+    started = time.monotonic()
+    found = bench.search("退货运费谁付", route_timeout=0.3)
+    assert time.monotonic() - started < 1
+    bench.dense.release.set()
+    assert found.outages == ("dense",)
+    assert found.degraded == ("dense: 0.3 秒内没有回应",)
+    assert ids(found) == ["d1"]
+
+
+def test_a_search_ends_with_the_request(embedder: Any, corpus_k: Sequence[Passage]) -> None:
+    bench = Bench(embedder, corpus_k, dense={"hangs": 30.0})
+    with budget.spending(Budget(seconds=0.3)):
+        started = time.monotonic()
+        found = bench.search("退货运费谁付")
+        assert time.monotonic() - started < 1
+    bench.dense.release.set()
+    assert found.outages == ("dense",)
+
+
+def test_routes_run_side_by_side(embedder: Any, corpus_k: Sequence[Passage]) -> None:
+    bench = Bench(embedder, corpus_k, dense={"hangs": 0.3}, text={"hangs": 0.3})
+    started = time.monotonic()
+    found = bench.search("退货", routes=["dense", "text", "questions", "summaries"])
+    assert time.monotonic() - started < 0.8
+    assert found.outages == ()
+
+
+def test_an_embedder_that_fails_leaves_the_text_route(embedder: Any, corpus_k: Sequence[Passage]) -> None:
+    bench = Bench(embedder, corpus_k)
+
+    class Missing:
+        name, dimension, max_tokens = "x", embedder.dimension, 512
+
+        def encode_query(self, texts: Sequence[str]) -> Any:
+            raise missing_package("sentence-transformers", "torch")
+
+    bench.searcher = Searcher({"documents": IndexStores(lambda: bench.dense, lambda: bench.text)}, Missing())  # type: ignore[arg-type]
+    found = bench.search("退货运费谁付")
+    assert ids(found) == ["d1"]
+    assert found.outages == ("dense",)
+    assert "sentence-transformers" in found.degraded[0]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [StoreLocked("held", store="milvus"), StoreUnavailable("down", store="milvus"), MissingPackageError("needed")],
+)
+def test_a_store_that_cannot_be_opened_is_an_outage(embedder: Any, corpus_k: Sequence[Passage], error: Exception) -> None:
+    bench = Bench(embedder, corpus_k)
+
+    def locked() -> Any:
+        raise error
+
+    bench.searcher = Searcher({"documents": IndexStores(locked, lambda: bench.text)}, embedder)
+    found = bench.search("退货运费谁付")
+    assert (ids(found), found.outages) == (["d1"], ("dense",))
+
+
+def test_a_fault_in_our_own_code_is_not_hidden(embedder: Any, corpus_k: Sequence[Passage]) -> None:
+    bench = Bench(embedder, corpus_k)
+
+    def wrong() -> Any:
+        raise ZeroDivisionError
+
+    bench.searcher = Searcher({"documents": IndexStores(wrong, lambda: bench.text)}, embedder)
+    with pytest.raises(ZeroDivisionError):
+        bench.search("退货")
+
+
+def test_a_process_ends_although_a_store_hangs() -> None:
+    program = """
+        import asyncio, sys
+        sys.path.insert(0, "tests")
+        import numpy as np
+        from memory_store import MemoryDenseStore, MemoryTextStore
+        from programs.retrieval.pipeline import IndexStores, Searcher
+        from programs.retrieval.plan import RetrievalPlan
+
+        class Embedder:
+            def encode_query(self, texts):
+                return np.ones((len(texts), 3), dtype="float32")
+
+        stores = IndexStores(lambda: MemoryDenseStore(3, hangs=60.0), MemoryTextStore)
+        plan = RetrievalPlan(route_timeout=0.1)
+        print(asyncio.run(Searcher({"documents": stores}, Embedder()).search(["x"], plan)).outages)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True
+    )
+    assert done.stdout.strip() == "('dense',)"
+
+
+# -- reranking -------------------------------------------------------------------------------
+
+
+class ByText:
+    """Likes passages that hold the query's last word; a stand-in with the contract of `Reranker`."""
+
+    def __init__(self) -> None:
+        self.queries: list[str] = []
+
+    def rerank(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
+        self.queries.append(query)
+        scored = [hit.model_copy(update={"score": 0.9 if query[-2:] in hit.passage.text else 0.1}) for hit in hits]
+        return sorted(scored, key=lambda hit: (-hit.score, hit.passage.id))
+
+
+def test_reranking_changes_the_order_and_the_threshold_counts_after_it(embedder: Any, corpus_k: Sequence[Passage]) -> None:
+    bench = Bench(embedder, corpus_k, ByText())
+    assert ids(bench.search("退货还是发票", rerank=True))[0] == "d2"
+    assert ids(bench.search("退货还是发票", rerank=True, score_threshold=0.5)) == ["d2"]
+    assert ids(bench.search("退货", rerank=False))[0] == "d1"
+
+
+def test_each_part_of_a_comparison_is_reranked_by_its_own_words(embedder: Any, corpus_k: Sequence[Passage]) -> None:
+    reranker = ByText()
+    found = Bench(embedder, corpus_k, reranker).search("怎么退货", "怎么开发票", rerank=True, top_k=2)
+    assert sorted(reranker.queries) == ["怎么开发票", "怎么退货"]
+    assert ids(found) == ["d1", "d2"]
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("no memory", store="rerank"), missing_package("x", "torch")])
+def test_a_reranker_that_fails_leaves_the_fused_order(embedder: Any, corpus_k: Sequence[Passage], error: Exception) -> None:
+    """E6."""
+
+    class Broken:
+        def rerank(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
+            raise error
+
+    bench = Bench(embedder, corpus_k, Broken())
+    found = bench.search("退货运费谁付", rerank=True)
+    assert ids(found) == ids(bench.search("退货运费谁付", rerank=False))
+    assert found.degraded[0].startswith("rerank: ")
+    assert found.outages == (), "everything was searched"
+
+
+def test_a_reranker_that_hangs_is_given_up(embedder: Any, corpus_k: Sequence[Passage]) -> None:
+    class Slow:
+        def rerank(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
+            time.sleep(0.8)
+            return []
+
+    found = Bench(embedder, corpus_k, Slow()).search("退货运费谁付", rerank=True, route_timeout=0.2)
+    assert ids(found)[0] == "d1"
+    assert found.degraded == ("rerank: 0.2 秒内没有回应",)
+
+
+# -- several queries -------------------------------------------------------------------------
+
+
+def test_both_sides_of_a_comparison_are_among_the_hits(embedder: Any) -> None:
+    many = [Passage(id=f"a{n}", document_id="a", text=f"岚台标准版支持 {n} 个用户") for n in range(8)]
+    one = Passage(id="b", document_id="b", text="企业版用户数不限")
+    found = Bench(embedder, [*many, one]).search("岚台标准版支持多少用户", "企业版用户数", top_k=3)
+    assert "b" in ids(found)[:2]
+    assert len(found.hits) == 3
+    assert len({hit.passage.id for hit in found.hits}) == 3
+
+
+def test_scores_are_numbers_whatever_is_asked(bench: Bench) -> None:
+    for query in ["，，。", "   ", "？", "a) OR (* AND \"退货~^", "{}", "\x00", "😀", "退" * 5000]:
+        found = bench.search(query)
+        assert all(math.isfinite(hit.score) and 0 <= hit.score <= 1 for hit in found.hits)
+        assert found.outages == ()
