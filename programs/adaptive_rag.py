@@ -87,6 +87,7 @@ class AdaptiveRAG(AsyncModule):
             PlanError: `plan` has a wrong key or value. Nothing else: faults of language models and
                 stores end in a status.
         """
+        RetrievalPlan().patched(dict(plan or {}))  # a wrong patch is an error whatever the router decides
         settings = self.resources.settings
         account = Budget(
             seconds=settings.deadline, max_lm_calls=settings.max_lm_calls, max_tokens=settings.max_tokens

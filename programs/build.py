@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from filelock import FileLock, Timeout
 
 from programs.adaptive_rag import AdaptiveRAG
+from programs.classifier import load_classifier
 from programs.errors import StoreLocked
 from programs.lm import RoleLMs
 from programs.model_files import ensure_model, known_model
@@ -95,6 +96,7 @@ def build_resources(settings: Settings, *, on_progress: ProgressCallback | None 
             "grounding": settings.grounding_threshold,
             "utility": settings.utility_threshold,
         },
+        classifier=load_classifier(embedder.name),
         close=stores.close,
     )
 
@@ -193,16 +195,14 @@ class Stores:
     def _open_text(self, index: Index) -> TextStore:
         settings = self.settings
         if settings.elasticsearch_url:
-            from programs.retrieval.elastic import ElasticIndex, ElasticTextStore
+            from programs.retrieval.elastic import ElasticTextStore
 
             key = settings.elasticsearch_api_key
             return ElasticTextStore(
-                ElasticIndex(
-                    settings.elasticsearch_url,
-                    prefix=f"{settings.store_prefix}_{index}",
-                    api_key=key.get_secret_value() if key else None,
-                    ca_certs=settings.elasticsearch_ca_certs,
-                )
+                settings.elasticsearch_url,
+                index=f"{settings.store_prefix}_{index}",
+                api_key=key.get_secret_value() if key else None,
+                ca_certs=settings.elasticsearch_ca_certs,
             )
         from programs.retrieval.text_index import TantivyTextStore
 

@@ -133,7 +133,10 @@ def _embedder(embedder: Embedder) -> Check:
     gap = float(query @ near - query @ far)
     norm = float(np.linalg.norm(query))
     ok = gap > 0 and abs(norm - 1) < 1e-3
-    found = f"{embedder.dimension} 维，最长 {embedder.max_tokens} token，{seconds:.2f} 秒；相关与无关的相似度差 {gap:.3f}"
+    found = (
+        f"{embedder.dimension} 维，最长 {embedder.max_tokens} token，{seconds:.2f} 秒；"
+        f"相关与无关的相似度差 {gap:.3f}"
+    )
     return Check(
         name=name,
         ok=ok,

@@ -6,8 +6,10 @@ refused once is left out from then on (`_adjust`), so that the second request go
 
 import asyncio
 import re
+import ssl
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -227,10 +229,17 @@ class EndpointClient:
                     # The reply may take long; a connection may not.
                     timeout=httpx.Timeout(None, connect=5.0),
                     limits=httpx.Limits(max_connections=None),
+                    verify=_tls(),
                     # A proxy of the company cannot reach this machine's own endpoints.
                     trust_env=urlsplit(self._address[0]).hostname not in ("127.0.0.1", "localhost", "::1"),
                 )
         return self._http, f"{self._address[0]}/chat/completions"
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Made once: reading the certificates takes longer than many a request."""
+    return httpx.create_ssl_context()
 
 
 def _seconds(value: str | None) -> float | None:

@@ -13,8 +13,8 @@ from programs.retrieval.sentences import sentences
 from programs.retrieval.tokens import fold, query_terms
 from signatures.records import Passage
 
-# A comma is part of a number where thousands follow; "8080,8443" are two.
-_NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)*")
+_NUMBER = re.compile(r"\d+(?:\.\d+)*")
+_THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:,\d{3})+(?!\d)")  # "8080,8443" are two numbers
 _SCALED = re.compile(r"(\d+(?:\.\d+)?) ?([万亿])")
 _PERCENT = re.compile(r"百分之(\d+(?:\.\d+)?|[零〇一二两三四五六七八九十百]+)")
 _CITATION = re.compile(r"[\[［【]\s*\d{1,2}(?:\s*[,，、]\s*\d{1,2})*\s*[\]］】]")
@@ -99,6 +99,7 @@ def numbers(text: str) -> set[str]:
     Chinese numerals count before a unit only; elsewhere they are mostly words.
     """
     text = _LIST_MARK.sub("", unicodedata.normalize("NFKC", strip_citations(text)))
+    text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
     text = _PERCENT.sub(lambda match: f"{_chinese_value(match[1]) or match[1]}%", text)
     text = _SCALED.sub(lambda match: f"{float(match[1]) * (10**4 if match[2] == '万' else 10**8):.10g} ", text)
     found = {_plain(match.group()) for match in _NUMBER.finditer(text)}
@@ -142,7 +143,7 @@ def term_overlap(question: str, text: str) -> float:
 
 def _all_numbers(text: str) -> set[str]:
     # Digits inside codes count on this side, "LB-200" holds 200, and "80,443" may be one number or two.
-    plain = re.findall(r"\d+(?:\.\d+)*", unicodedata.normalize("NFKC", text))
+    plain = _NUMBER.findall(unicodedata.normalize("NFKC", text))
     return numbers(text) | {_plain(number) for number in plain}
 
 
@@ -151,7 +152,6 @@ def _known_name(name: str, known: set[str]) -> bool:
 
 
 def _plain(number: str) -> str:
-    number = number.replace(",", "") if re.fullmatch(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", number) else number
     if number.count(".") == 1:
         number = number.rstrip("0").rstrip(".")
     return number.lstrip("0") or "0"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import dspy
 
 from programs import background
+from programs.classifier import IntentClassifier
 from programs.lm import RoleLMs
 from programs.settings import Settings
 from signatures.vocabulary import JudgeName
@@ -30,6 +31,7 @@ class Resources:
         searcher: Searches the indexes.
         settings: All settings.
         thresholds: Score from which a judge's verdict passes.
+        classifier: First stage of the router; None leaves every question to the language model.
         close: Closes the stores; the program cannot search afterwards.
     """
 
@@ -37,6 +39,7 @@ class Resources:
     searcher: "Searcher"
     settings: Settings
     thresholds: Mapping[JudgeName, float]
+    classifier: IntentClassifier | None = None
     close: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Resources":

@@ -62,13 +62,17 @@ class Rewriter(AsyncModule):
     async def standalone(self, question: str, history: str) -> str:
         """A follow-up as a question that needs no history."""
         reply = await ask(self.resolve, self._lm, role="generator", history=history, question=question)
-        return str(reply.standalone_question).strip() or question
+        resolved = str(reply.standalone_question).strip()
+        return resolved if canonical(resolved) else question
 
     async def parts(self, question: str) -> list[str]:
         """The sub-questions of a question, without doubles; at least one, at most `MAX_PARTS`."""
         reply = await ask(self.decompose, self._lm, role="generator", question=question)
-        unique = {canonical(part): part.strip() for part in reversed(reply.parts) if canonical(part)}
-        return list(reversed(unique.values()))[:MAX_PARTS] or [question]
+        unique: dict[str, str] = {}
+        for part in reply.parts:
+            unique.setdefault(canonical(part), part.strip())
+        unique.pop("", None)
+        return list(unique.values())[:MAX_PARTS] or [question]
 
     async def formal(self, question: str) -> str:
         """The question in the words of a handbook, for the `rewritten` route."""

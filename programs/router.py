@@ -1,19 +1,28 @@
-"""Router: a question becomes a `RouteDecision`."""
+"""Router: a question becomes a `RouteDecision`, by a cascade.
+
+A calibrated classifier over the question's embedding decides where it is sure, in milliseconds. The
+rest goes to the language model, and both opinions are combined. A question that is not clear enough
+is asked back.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import dspy
 
-from programs.errors import LanguageModelError
+from programs import budget
+from programs.classifier import Opinion
+from programs.errors import AdaptiveRAGError, LanguageModelError
 from programs.language import detect_language, message
 from programs.lm import ask
 from programs.logprobs import value_tokens
 from programs.module import AsyncModule, Resources
-from programs.strategies import resolve_strategy
+from programs.rewriter import canonical
+from programs.strategies import INTENT_STRATEGY, resolve_strategy
 from signatures.records import RouteDecision
 from signatures.routing import AskBack, RouteQuestion
-from signatures.vocabulary import INTENTS, FailureKind, Intent, Strategy
+from signatures.vocabulary import INTENTS, Intent, Strategy
 
 _LOGPROBS = {"logprobs": True, "top_logprobs": 20}
 SAFE_STRATEGY: Strategy = "standard_retrieval"
@@ -41,6 +50,19 @@ class Router(AsyncModule):
             `clarification_questions`. A reply that cannot be used gives intent UNKNOWN with
             confidence 0, the safe strategy and `error_kind`; never an exception.
         """
+        opinion = await self._opinion(question)
+        weight = self._lm_weight
+        if opinion is not None and (opinion.sure or opinion.must_ask or weight == 0):
+            confidence = opinion.probabilities[opinion.best]
+            strategy = resolve_strategy(
+                intent=opinion.best,
+                confidence=confidence,
+                named="clarify_needed" if opinion.must_ask else None,
+                threshold=self.resources.settings.confidence_threshold,
+            )
+            return await self._decided(
+                question, history, opinion.best, confidence, strategy, "由分类器判断", source="classifier"
+            )
         try:
             reply = await ask(
                 self.classify,
@@ -51,37 +73,98 @@ class Router(AsyncModule):
                 config=_LOGPROBS,
             )
         except LanguageModelError as error:
-            return _prediction(_undecided(error.kind, error.message))
-        confidence = intent_probability(reply, reply.intent)
-        if confidence is None:
-            confidence = reply.confidence / 100
-        threshold = self.resources.settings.confidence_threshold
+            return _prediction(self._undecided(opinion, error))
+        shares = combined(intent_shares(reply), opinion, weight)
+        intent, named = reply.intent, reply.strategy
+        confidence = reply.confidence / 100
+        if shares:
+            intent = max(shares, key=lambda name: shares[name])
+            confidence = shares[intent]
+        if intent != reply.intent or (opinion is not None and opinion.clear):
+            # The named strategy belongs to another intent, or the classifier sees nothing to ask back.
+            named = None
         strategy = resolve_strategy(
-            intent=reply.intent, confidence=confidence, named=reply.strategy, threshold=threshold
+            intent=intent,
+            confidence=confidence,
+            named=named,
+            threshold=self.resources.settings.confidence_threshold,
         )
+        reason = reply.reasoning.strip()
+        return await self._decided(
+            question, history, intent, confidence, strategy, reason, given=reply.clarification_questions
+        )
+
+    @property
+    def _lm_weight(self) -> float:
+        """What the language model's opinion is worth beside the classifier's; 1 where it was not measured."""
+        classifier = self.resources.classifier
+        model = self.resources.lms.endpoints("router")[0].model
+        return 1.0 if classifier is None else classifier.state.lm_weight.get(model, 1.0)
+
+    async def _opinion(self, question: str) -> Opinion | None:
+        """What the classifier says, None where there is none for this embedder or the embedder fails."""
+        classifier = self.resources.classifier
+        if classifier is None:
+            return None
+        try:
+            vector = await self.resources.searcher.query_vector(question)
+        except AdaptiveRAGError as error:
+            budget.current().note(f"路由分类器：{error.message}")
+            return None
+        return classifier.classify(vector)
+
+    async def _decided(
+        self,
+        question: str,
+        history: str,
+        intent: Intent,
+        confidence: float,
+        strategy: Strategy,
+        reason: str,
+        *,
+        source: Literal["lm", "classifier"] = "lm",
+        given: Sequence[str] = (),
+    ) -> dspy.Prediction:
         questions: Sequence[str] = ()
         if strategy == "clarify_needed":
-            questions = await self._questions(question, history, reply.clarification_questions)
+            questions = await self._questions(question, history, given)
         return _prediction(
             RouteDecision(
-                intent=reply.intent,
+                intent=intent,
                 confidence=confidence,
-                reasoning=reply.reasoning.strip(),
+                reasoning=reason,
                 strategy=strategy,
                 clarification_questions=tuple(questions),
+                source=source,
             )
+        )
+
+    def _undecided(self, opinion: Opinion | None, error: LanguageModelError) -> RouteDecision:
+        """Without a usable reply: the classifier's best where it is likely enough, else the safe strategy."""
+        intent: Intent = "UNKNOWN"
+        confidence, strategy = 0.0, SAFE_STRATEGY
+        if opinion is not None and opinion.probabilities[opinion.best] >= self.resources.settings.confidence_threshold:
+            intent, confidence = opinion.best, opinion.probabilities[opinion.best]
+            strategy = INTENT_STRATEGY.get(intent, "fallback")
+        return RouteDecision(
+            intent=intent,
+            confidence=confidence,
+            reasoning=error.message[:200],
+            strategy=strategy,
+            source="lm" if opinion is None else "classifier",
+            error_kind=error.kind,
         )
 
     async def _questions(self, question: str, history: str, given: Sequence[str]) -> list[str]:
         """Two or three questions in the language of the question."""
         language = detect_language(question)
-        usable = _usable(given, language)
+        usable = _usable(given, language, question)
         if len(usable) < 2:
             try:
                 reply = await ask(
                     self.ask_back, self.resources.lms["router"], role="router", history=history, question=question
                 )
-                usable = _usable([*usable, *reply.clarification_questions], language)
+                usable = _usable([*usable, *reply.clarification_questions], language, question)
             except LanguageModelError:
                 pass  # the fixed questions below are asked instead
         if len(usable) < 2:
@@ -89,15 +172,11 @@ class Router(AsyncModule):
         return usable[:3]
 
 
-def _usable(questions: Sequence[str], language: str) -> list[str]:
-    found = dict.fromkeys(text.strip() for text in questions if text.strip())
-    return [text for text in found if detect_language(text) == language]
-
-
-def _undecided(kind: FailureKind, reason: str) -> RouteDecision:
-    return RouteDecision(
-        intent="UNKNOWN", confidence=0.0, reasoning=reason[:200], strategy=SAFE_STRATEGY, error_kind=kind
-    )
+def _usable(questions: Sequence[str], language: str, question: str) -> list[str]:
+    """Different questions in the right language; the user's own words back are no question."""
+    found = {canonical(text): text.strip() for text in questions}
+    own = canonical(question)
+    return [text for key, text in found.items() if key and key not in own and detect_language(text) == language]
 
 
 def _prediction(decision: RouteDecision) -> dspy.Prediction:
@@ -111,20 +190,40 @@ def _prediction(decision: RouteDecision) -> dspy.Prediction:
     )
 
 
-def intent_probability(reply: dspy.Prediction, intent: Intent) -> float | None:
-    """Probability of `intent` among all intents, at the token where the model began to write it.
+def intent_shares(reply: dspy.Prediction) -> dict[Intent, float]:
+    """Share of each intent at the token where the model began to write one; they sum to 1.
 
-    None when the endpoint gives no log-probabilities, the place is not found, or the token begins
-    several intents.
+    Empty when the endpoint gives no log-probabilities, the place is not found, or a likely token
+    begins several intents.
     """
     begun = value_tokens(getattr(reply, "logprobs", None), "intent")
-    own = total = 0.0
+    shares: dict[Intent, float] = dict.fromkeys(INTENTS, 0.0)
     for option in (begun[0].get("top_logprobs") or ()) if begun else ():
         start = option["token"].strip(' "')
         matching = [name for name in INTENTS if start and name.startswith(start)]
-        if intent in matching and len(matching) > 1:
-            return None
-        mass = math.exp(option["logprob"]) if matching else 0.0
-        total += mass
-        own += mass if intent in matching else 0.0
-    return own / total if total > 0 else None
+        if reply.intent in matching and len(matching) > 1:
+            return {}
+        for intent in matching:
+            shares[intent] += math.exp(option["logprob"]) / len(matching)
+    total = sum(shares.values())
+    return {intent: share / total for intent, share in shares.items()} if total > 0 else {}
+
+
+def combined(shares: Mapping[Intent, float], opinion: Opinion | None, weight: float = 1.0) -> dict[Intent, float]:
+    """The language model's and the classifier's probabilities as one, normalised product.
+
+    The two read the question in different ways, so their errors are treated as independent. Where one
+    of them has nothing to say, the other stands alone.
+
+    Args:
+        shares: The language model's, {} for none.
+        opinion: The classifier's, None for none.
+        weight: Power that the language model's are raised to; 0 leaves the classifier's alone.
+    """
+    if opinion is None:
+        return dict(shares)
+    if not shares:
+        return dict(opinion.probabilities)
+    product = {intent: shares[intent] ** weight * opinion.probabilities[intent] for intent in INTENTS}
+    total = sum(product.values())
+    return {intent: value / total for intent, value in product.items()} if total > 0 else dict(shares)

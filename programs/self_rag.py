@@ -125,10 +125,10 @@ class SelfRAG(AsyncModule):
             tried += [query, *hop.parts]
             if hop.passed:
                 hop.decision, stop = "finish", "judges_passed"
+            elif (limit := account.exhausted()) is not None:
+                stop = limit  # before what it caused: a store that had no time left is no outage
             elif blocked is not None:
                 stop = blocked
-            elif (limit := account.exhausted()) is not None:
-                stop = limit
             elif number < plan.max_hops:
                 hop.rewritten, stop = await self._rewrite(question, tried, hop)
                 if hop.rewritten:
@@ -138,8 +138,9 @@ class SelfRAG(AsyncModule):
             if hop.decision != "rewrite":
                 break
         best = max(hops, key=lambda hop: hop.rank)
+        searched = not any(hop.outages for hop in hops)
         if stop == "max_hops" and not best.answer:
-            stop = "no_evidence"
+            stop = "no_evidence" if searched else "retrieval_unavailable"
         return dspy.Prediction(
             answer=best.answer,
             passages=best.kept if best.answer else (),
@@ -148,7 +149,7 @@ class SelfRAG(AsyncModule):
             trace=tuple(traces),
             best_hop=best.number if best.answer else 0,
             reasons=tuple(best.reasons),
-            searched=not any(hop.outages for hop in hops),
+            searched=searched,
         )
 
     async def _turn(
@@ -158,7 +159,9 @@ class SelfRAG(AsyncModule):
         found = await self._search(hop, plan, category)
         hop.degraded, hop.outages = found.degraded, found.outages
         new = [hit for hit in found.hits if hit.passage.id not in proved]
-        hop.hits = tuple([*proved.values(), *new][: plan.top_k])
+        # Half of the places are for what is new, so that a full first hop does not shut it out.
+        new = new[: max(plan.top_k - len(proved), plan.top_k // 2)]
+        hop.hits = (*[*proved.values()][: plan.top_k - len(new)], *new)
         emit("found", hop.number, hits=hop.hits)
         if not hop.hits and found.outages:
             hop.reasons.append("检索暂时不可用")

@@ -14,19 +14,25 @@ asks the model not to think, `on` lets it, `auto` sends nothing), `context` (tok
 """
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 from urllib.parse import parse_qsl, urlsplit
 
+from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from programs.errors import SettingsError
 
 PREFIX = "ADAPTIVE_RAG_"
+ENV_FILE = ".env"
 Role = Literal["router", "generator", "judge", "reflection"]
 N = TypeVar("N", int, float)
+_OPTIONS = ("key", "thinking", "context", "concurrency", "timeout")
+_ENDPOINT = re.compile(r"(.+?)@(https?://.+)")
+_VARIABLE = re.compile(r"[A-Z][A-Z_]{1,40}[0-9]{0,2}")
 Thinking = Literal["auto", "off", "on"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
@@ -67,7 +73,12 @@ class Settings(BaseSettings):
     """All settings; defaults need no key and no service."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_file=".env", env_file_encoding="utf-8", extra="ignore", frozen=True
+        env_prefix=PREFIX,
+        env_file=ENV_FILE,
+        env_file_encoding="utf-8-sig",  # editors on Windows put a mark in front
+        env_ignore_empty=True,
+        extra="ignore",
+        frozen=True,
     )
 
     home: Path = Field(default=Path("~/.cache/adaptive-rag"), description="models and indexes")
@@ -127,36 +138,31 @@ class Settings(BaseSettings):
         return tuple(self._endpoint(entry, variable) for entry in entries)
 
     def _endpoint(self, entry: str, variable: str) -> EndpointSettings:
+        # No message shows the line itself: a key or a password may have got into it.
         name, _, options_text = entry.partition("?")
         options = dict(parse_qsl(options_text, keep_blank_values=True))
-        wrong = set(options) - {"key", "thinking", "context", "concurrency", "timeout"}
-        if wrong:
-            raise SettingsError(f"{variable}: unknown option {', '.join(sorted(wrong))} in {name!r}.")
+        if set(options) - set(_OPTIONS):
+            raise SettingsError(f"{variable}: unknown option behind `?`; there are {', '.join(_OPTIONS)}.")
         if name == "local" or name.startswith("local:"):
             # One request at a time: on a few CPU cores two at once are no faster, and with a single
             # slot the judges find the passages that the generator has just evaluated.
             model, base_url = name.partition(":")[2] or "qwen2.5-coder-1.5b", ""
             defaults: dict[str, float] = {"concurrency": 1, "timeout": 120.0}
         else:
-            model, at, base_url = name.rpartition("@")
-            parts = urlsplit(base_url)
-            if not at or not model or parts.scheme not in ("http", "https") or not parts.netloc:
+            found = _ENDPOINT.fullmatch(name)
+            if found is None or not urlsplit(found[2]).hostname:
                 raise SettingsError(
-                    f"{variable}: cannot read {name!r}.",
+                    f"{variable}: an endpoint cannot be read.",
                     hint="Write `local`, or MODEL@URL such as qwen-plus@https://host/v1?key=MY_KEY.",
                 )
-            if parts.username or parts.password:
+            model, base_url = found[1], found[2]
+            if "@" in urlsplit(base_url).netloc:
                 raise SettingsError(f"{variable}: put no password into the address; use ?key=VARIABLE.")
             defaults = {"concurrency": 8, "timeout": 60.0}
-        key = self.api_key
-        if "key" in options:
-            value = os.environ.get(options["key"])
-            if not value:
-                raise SettingsError(f"{variable}: the variable {options['key']} is not set.")
-            key = SecretStr(value)
+        key = SecretStr(_variable(options["key"], variable)) if "key" in options else self.api_key
         thinking = options.get("thinking", "auto")
         if thinking not in get_args(Thinking):
-            raise SettingsError(f"{variable}: thinking is auto, off or on, not {thinking!r}.")
+            raise SettingsError(f"{variable}: thinking is auto, off or on.")
         try:
             return EndpointSettings(
                 model=model,
@@ -169,6 +175,15 @@ class Settings(BaseSettings):
             )
         except ValueError as error:
             raise SettingsError(f"{variable}: context, concurrency and timeout are positive numbers.") from error
+
+
+def _variable(name: str, asked_by: str) -> str:
+    """A variable that the user named, from where all settings come from."""
+    value = os.environ.get(name) or dotenv_values(ENV_FILE, encoding="utf-8-sig").get(name)
+    if not value:
+        shown = f"the variable {name}" if _VARIABLE.fullmatch(name) else "the variable that ?key= names"
+        raise SettingsError(f"{asked_by}: {shown} is not set.", hint="?key= takes a name, never the key itself.")
+    return value
 
 
 def _positive(value: N) -> N:

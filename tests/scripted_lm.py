@@ -68,7 +68,8 @@ class Call:
 
     @property
     def passage_count(self) -> int:
-        return len(re.findall(r"(?m)^\[\d+\] ", self.text))
+        """Passages of this request; those of demonstrations stand in later messages."""
+        return len(re.findall(r"(?m)^\[\d+\] ", self.body["messages"][0]["content"]))
 
 
 @dataclass
@@ -175,7 +176,13 @@ def scripted_lm(script: Script) -> Iterator[ScriptedLM]:
                     choice["logprobs"] = {"content": _logprobs(reply.text or "", reply.probability)}
                 prompt = sum(len(str(m["content"])) for m in body["messages"])
                 usage = {"prompt_tokens": prompt, "completion_tokens": len(reply.text or ""), **reply.usage}
-                payload = {"id": "x", "object": "chat.completion", "model": "scripted", "choices": [choice], "usage": usage}
+                payload = {
+                    "id": "x",
+                    "object": "chat.completion",
+                    "model": "scripted",
+                    "choices": [choice],
+                    "usage": usage,
+                }
             data = json.dumps(payload).encode() if reply.raw is None else reply.raw
             self.send_response(reply.status)
             self.send_header("content-type", "application/json")
@@ -192,7 +199,7 @@ def scripted_lm(script: Script) -> Iterator[ScriptedLM]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     endpoint = ScriptedLM(f"http://127.0.0.1:{server.server_port}/v1")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.002}, daemon=True)
     thread.start()
     try:
         yield endpoint

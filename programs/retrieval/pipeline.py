@@ -20,6 +20,8 @@ from programs.retrieval.rerank import Reranker
 from signatures.records import Hit
 
 T = TypeVar("T")
+EMBED_SECONDS = 30.0
+"""For one query outside a plan; the first one loads the model."""
 _log = logging.getLogger(__name__)
 
 
@@ -73,6 +75,12 @@ class Searcher:
         self._indexes = indexes
         self._embedder = embedder
         self._reranker = reranker
+
+    async def query_vector(self, query: str) -> Vector:
+        """Embedding of a query, shape (dimension,); the search of the same query does not embed it again."""
+        vectors = await _in_thread(partial(self._embedder.encode_query, [query]), EMBED_SECONDS, "embedder")
+        vector: Vector = vectors[0]
+        return vector
 
     async def search(
         self,

@@ -7,6 +7,7 @@ Markdown, so that there is one way of splitting.
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -127,7 +128,8 @@ def _read_rich(path: Path, category: str) -> SourceDocument:
     suffix = path.suffix.lower()
     reader = MarkItDown(enable_builtins=False, enable_plugins=False)
     # Only the one: with all of them, a broken PDF is read as plain text.
-    reader.register_converter({".pdf": PdfConverter, ".docx": DocxConverter}.get(suffix, HtmlConverter)())
+    converter: Any = {".pdf": PdfConverter, ".docx": DocxConverter}.get(suffix, HtmlConverter)
+    reader.register_converter(converter())
     try:
         result = reader.convert_local(str(path))
     except MarkItDownException as error:

@@ -118,7 +118,13 @@ def unit_scores(raw: Sequence[float], *, logits: bool = False) -> list[float]:
     """
     if not logits and _probabilities(raw):
         return list(raw)
-    return [1.0 / (1.0 + math.exp(-value)) if value >= 0 else math.exp(value) / (1.0 + math.exp(value)) for value in raw]
+    return [_logistic(value) for value in raw]
+
+
+def _logistic(value: float) -> float:
+    # The smaller exponential of the two forms, which cannot overflow.
+    small = math.exp(-abs(value))
+    return 1.0 / (1.0 + small) if value >= 0 else small / (1.0 + small)
 
 
 def _probabilities(raw: Sequence[float]) -> bool:

@@ -61,7 +61,20 @@ def test_an_answer_that_is_called_like_a_wrapper_is_not_unwrapped_away() -> None
     assert parse(AnswerFromPassages, {"answer": '{"ok": 1}'}) == {"answer": '{"ok": 1}'}
 
 
-@pytest.mark.parametrize("reply", ["我觉得是查询类", "嗯……", "{}", "[]", "null", '"FACT_LOOKUP"', "{" * 500, "[" * 5000, '{"a":' * 900 + "1" + "}" * 900])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "我觉得是查询类",
+        "嗯……",
+        "{}",
+        "[]",
+        "null",
+        '"FACT_LOOKUP"',
+        "{" * 500,
+        "[" * 5000,
+        '{"a":' * 900 + "1" + "}" * 900,
+    ],
+)
 def test_a_reply_without_the_fields_is_a_parse_error(reply: str) -> None:
     with pytest.raises(AdapterParseError):
         parse(RouteQuestion, reply)
@@ -75,13 +88,16 @@ def test_a_missing_field_is_named() -> None:
 # -- A2: spellings ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("intent", [" FACT_LOOKUP ", "fact_lookup", '"FACT_LOOKUP"', "「FACT_LOOKUP」"[1:-1], "ＦＡＣＴ_LOOKUP。"])
+@pytest.mark.parametrize(
+    "intent", [" FACT_LOOKUP ", "fact_lookup", '"FACT_LOOKUP"', "「FACT_LOOKUP」"[1:-1], "ＦＡＣＴ_LOOKUP。"]
+)
 def test_an_enum_is_read_without_regard_to_case_quotes_width_and_full_stop(intent: str) -> None:
     assert route(intent=intent)["intent"] == "FACT_LOOKUP"
 
 
 @pytest.mark.parametrize(
-    ("confidence", "read"), [("95%", 95), ("９５％", 95), (95.0, 95), (0.95, 95), ("0.95", 95), (" 95 ", 95), (0, 0), (100, 100)]
+    ("confidence", "read"),
+    [("95%", 95), ("９５％", 95), (95.0, 95), (0.95, 95), ("0.95", 95), (" 95 ", 95), (0, 0), (100, 100)],
 )
 def test_a_percentage_is_read_in_its_usual_spellings(confidence: Any, read: int) -> None:
     assert route(confidence=confidence)["confidence"] == read
@@ -104,7 +120,9 @@ def test_an_unknown_label_is_an_error(intent: Any) -> None:
         route(intent=intent)
 
 
-@pytest.mark.parametrize("verdict", ["8", "80%", "0.8/1", "nan", "", "有5条理由，打0.9分", "1e99", "是的", "不是", "是否"])
+@pytest.mark.parametrize(
+    "verdict", ["8", "80%", "0.8/1", "nan", "", "有5条理由，打0.9分", "1e99", "是的", "不是", "是否"]
+)
 def test_a_verdict_that_is_no_label_is_an_error(verdict: str) -> None:
     with pytest.raises(AdapterParseError, match="verdict"):
         parse(JudgeGrounding, {"verdict": verdict, "reason": ""})
@@ -151,7 +169,16 @@ GOOD = {"number": 3, "share": 0.5, "word": "abc", "code": "xyz", "items": ["a"]}
 
 @pytest.mark.parametrize(
     "change",
-    [{"number": 0}, {"number": 6}, {"share": 0}, {"share": 1.0}, {"word": "a"}, {"word": "abcde"}, {"code": "X1"}, {"items": []}],
+    [
+        {"number": 0},
+        {"number": 6},
+        {"share": 0},
+        {"share": 1.0},
+        {"word": "a"},
+        {"word": "abcde"},
+        {"code": "X1"},
+        {"items": []},
+    ],
 )
 def test_a_constraint_that_the_server_did_not_enforce_is_enforced_here(change: dict[str, Any]) -> None:
     assert parse(Constrained, GOOD) == GOOD
@@ -170,7 +197,9 @@ def test_a_long_explanation_is_cut_and_does_not_cost_the_decision() -> None:
 
 
 def test_the_schema_that_is_sent_holds_every_constraint() -> None:
-    schema = constrained_schema({"properties": {n: {} for n in GOOD} | {"items": {"type": "array"}}}, Constrained.output_fields)
+    schema = constrained_schema(
+        {"properties": {n: {} for n in GOOD} | {"items": {"type": "array"}}}, Constrained.output_fields
+    )
     properties = schema["properties"]
     assert properties["number"] == {"minimum": 1, "maximum": 5}
     assert properties["share"] == {"exclusiveMinimum": 0, "exclusiveMaximum": 1}
@@ -216,17 +245,33 @@ BRACES = '请按 {你的回答} 格式，100%s %(x)d {0} {"a": {b}}'
 
 
 async def test_braces_and_percent_signs_reach_the_model_as_they_are() -> None:
-    call = await sent(lambda _: {"answer": "好"}, AnswerFromPassages, passages=BRACES, question=BRACES, answer_language="中文")
+    call = await sent(
+        lambda _: {"answer": "好"}, AnswerFromPassages, passages=BRACES, question=BRACES, answer_language="中文"
+    )
     assert call.text.count(BRACES) == 2
 
 
 @pytest.mark.parametrize(
     "token",
-    ["<|im_start|>system", "<|im_end|>", "<think>", "</think>", "[INST]", "<<SYS>>", "<|endoftext|>", "</s>", "[[ ## answer ## ]]"],
+    [
+        "<|im_start|>system",
+        "<|im_end|>",
+        "<think>",
+        "</think>",
+        "[INST]",
+        "<<SYS>>",
+        "<|endoftext|>",
+        "</s>",
+        "[[ ## answer ## ]]",
+    ],
 )
 async def test_tokens_of_chat_templates_in_a_question_are_inert(token: str) -> None:
     call = await sent(
-        lambda _: {"answer": "好"}, AnswerFromPassages, passages="资料", question=f"退货{token}要几天", answer_language="中文"
+        lambda _: {"answer": "好"},
+        AnswerFromPassages,
+        passages="资料",
+        question=f"退货{token}要几天",
+        answer_language="中文",
     )
     assert token not in call.text
     assert "退货" in call.text
@@ -245,7 +290,11 @@ async def test_a_question_cannot_open_another_input_field() -> None:
 async def test_half_an_emoji_is_replaced_in_both_directions() -> None:
     """A lone surrogate cannot be encoded: neither a request nor a store takes it."""
     call = await sent(
-        lambda _: {"answer": "好"}, AnswerFromPassages, passages="资\ud83d料", question="退\ud83d货", answer_language="中文"
+        lambda _: {"answer": "好"},
+        AnswerFromPassages,
+        passages="资\ud83d料",
+        question="退\ud83d货",
+        answer_language="中文",
     )
     assert call.input("question") == "退?货"
     assert parse(AnswerFromPassages, '{"answer": "七天\\ud83d"}') == {"answer": "七天?"}
@@ -262,7 +311,9 @@ async def test_passages_come_first_and_demonstrations_become_turns() -> None:
     predict.demos = [dspy.Example(passages="旧资料", question="旧问题", answer_language="中文", answer="旧答案")]
     with scripted_lm(lambda _: {"answer": "好"}) as lm:
         lms = RoleLMs(load_settings(lm=lm.line))
-        await ask(predict, lms["generator"], role="generator", passages="新资料", question="新问题", answer_language="中文")
+        await ask(
+            predict, lms["generator"], role="generator", passages="新资料", question="新问题", answer_language="中文"
+        )
         messages = lm.calls[0].body["messages"]
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
     assert messages[0]["content"] == "新资料"

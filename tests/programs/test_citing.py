@@ -6,7 +6,15 @@ from signatures.records import Passage
 P = [
     Passage(id="a", document_id="手册/退货.md", title="退货", section="期限", text="七天内可以退货。"),
     Passage(id="b", document_id="手册/运费.md", title="运费", text="运费 12 元。"),
-    Passage(id="c", document_id="sdk/client.py", title="client", text="def login(): ...", language="python", start_line=3, end_line=9),
+    Passage(
+        id="c",
+        document_id="sdk/client.py",
+        title="client",
+        text="def login(): ...",
+        language="python",
+        start_line=3,
+        end_line=9,
+    ),
 ]
 
 

@@ -68,7 +68,11 @@ async def failure(line: str, account: Budget | None = None) -> LanguageModelErro
         (Reply("七天", finish="length"), "truncated", 2),
         (Reply(status=400, error={"message": "x", "type": "exceed_context_size_error"}), "context_overflow", 1),
         (Reply(status=400, error={"message": "too long", "code": "context_length_exceeded"}), "context_overflow", 1),
-        (Reply(status=400, error={"message": "This model's maximum context length is 4096 tokens"}), "context_overflow", 1),
+        (
+            Reply(status=400, error={"message": "This model's maximum context length is 4096 tokens"}),
+            "context_overflow",
+            1,
+        ),
         (Reply(status=400, error={"message": "Range of input length should be [1, 6000]"}), "context_overflow", 1),
         (Reply(status=500, error={"message": "the request exceeds the available context size"}), "context_overflow", 1),
     ],
@@ -99,7 +103,9 @@ async def test_a_model_that_hangs_is_a_time_out() -> None:
     assert len(lm.calls) == 1
 
 
-@pytest.mark.parametrize("raw", [b'"error": null, ', b'"usage": null, ', b'"usage": [], ', b'"usage": {"prompt_tokens_details": null}, '])
+@pytest.mark.parametrize(
+    "raw", [b'"error": null, ', b'"usage": null, ', b'"usage": [], ', b'"usage": {"prompt_tokens_details": null}, ']
+)
 async def test_a_good_reply_with_odd_but_harmless_fields_is_good(raw: bytes) -> None:
     message = b'"choices": [{"message": {"content": "{\\"answer\\": \\"x\\"}"}}]'
     with scripted_lm(lambda _: Reply(raw=b"{" + raw + message + b"}")) as lm:
@@ -243,7 +249,9 @@ async def test_max_tokens_gets_its_new_name_where_the_old_one_is_refused() -> No
 
 
 async def test_a_refusal_without_a_known_name_is_not_retried_for_ever() -> None:
-    with scripted_lm(lambda _: Reply(status=400, error={"message": "I refuse temperature and logprobs and seed"})) as lm:
+    with scripted_lm(
+        lambda _: Reply(status=400, error={"message": "I refuse temperature and logprobs and seed"})
+    ) as lm:
         error = await failure(lm.line)
     assert error.kind == "rejected"
     assert len(lm.calls) <= 3
@@ -281,7 +289,12 @@ async def test_a_thinking_option_that_the_endpoint_does_not_know_is_taken_back()
 
 @pytest.mark.parametrize(
     ("option", "sent"),
-    [("", None), ("?thinking=auto", None), ("?thinking=off", {"enable_thinking": False}), ("?thinking=on", {"enable_thinking": True})],
+    [
+        ("", None),
+        ("?thinking=auto", None),
+        ("?thinking=off", {"enable_thinking": False}),
+        ("?thinking=on", {"enable_thinking": True}),
+    ],
 )
 async def test_the_thinking_option_is_sent(option: str, sent: Any) -> None:
     with scripted_lm(lambda _: GOOD) as lm:

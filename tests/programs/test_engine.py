@@ -83,7 +83,9 @@ async def test_endpoints_are_tried_in_their_order(start: Any) -> None:
     assert never.calls == []
 
 
-async def test_an_endpoint_that_failed_rests_and_is_then_tried_again(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endpoint_that_failed_rests_and_is_then_tried_again(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = iter([True])
     first = start(lambda _: Reply(status=500) if next(broken, False) else {"answer": "甲"})
     second = start(says("乙"))
@@ -142,7 +144,9 @@ async def test_the_deadline_is_shared_by_all_endpoints(start: Any) -> None:
     assert second.calls == []
 
 
-async def test_a_missing_embedded_model_lets_the_next_endpoint_answer(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_embedded_model_lets_the_next_endpoint_answer(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import programs.lm
     from programs.errors import ModelFileError
 

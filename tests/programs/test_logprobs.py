@@ -30,7 +30,9 @@ def test_the_value_is_found_however_the_reply_is_cut_into_tokens(pieces: tuple[s
     assert "reason" not in text(found[:-1]), "the last token may hold more than the closing quote"
 
 
-@pytest.mark.parametrize("logprobs", [None, {}, {"content": None}, {"content": []}, {"content": tokens('{"other": "是"}')}])
+@pytest.mark.parametrize(
+    "logprobs", [None, {}, {"content": None}, {"content": []}, {"content": tokens('{"other": "是"}')}]
+)
 def test_no_place_gives_no_tokens(logprobs: dict[str, object] | None) -> None:
     assert value_tokens(logprobs, "verdict") == []
 

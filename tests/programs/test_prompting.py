@@ -32,14 +32,26 @@ def passage(text: str, title: str = "标题") -> Passage:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_a_template_would_obey_is_made_inert_in_text_and_heading(text: str) -> None:
     block = render_passages([passage(f"前{text}后", title=text.replace("\n", " "))])
-    for marker in re.findall(r"<\|\w+\|>|</?think>|</?tool_call>|\[/?INST\]|<</?SYS>>|\[\[ ?##.*?\]\]|【\w+】|</s>", text):
+    for marker in re.findall(
+        r"<\|\w+\|>|</?think>|</?tool_call>|\[/?INST\]|<</?SYS>>|\[\[ ?##.*?\]\]|【\w+】|</s>", text
+    ):
         assert marker not in block
     assert "前" in block
     assert "后" in block
 
 
 @pytest.mark.parametrize(
-    "text", ["a < b > c", "x[0] = y[1]", "【重要】七天内", "{braces} 100%s", "<div>", "if (a | b)", "std::vector<int>", "[1] 引用"]
+    "text",
+    [
+        "a < b > c",
+        "x[0] = y[1]",
+        "【重要】七天内",
+        "{braces} 100%s",
+        "<div>",
+        "if (a | b)",
+        "std::vector<int>",
+        "[1] 引用",
+    ],
 )
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert neutralise(text) == text
@@ -62,7 +74,10 @@ def test_the_fence_differs_between_processes() -> None:
         "print(render_passages([Passage(id='a', document_id='d', text='t')]).splitlines()[1])"
     )
     root = str(__import__("pathlib").Path(__file__).parents[2])
-    runs = {subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, check=True).stdout for _ in range(2)}
+    runs = {
+        subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, check=True).stdout
+        for _ in range(2)
+    }
     assert len(runs) == 2
 
 

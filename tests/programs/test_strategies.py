@@ -28,7 +28,8 @@ def test_every_intent_but_unknown_has_a_strategy() -> None:
 @pytest.mark.parametrize("intent", INTENTS)
 @pytest.mark.parametrize("named", NAMED)
 @pytest.mark.parametrize(
-    ("confidence", "sure"), [(1.0, True), (0.6, True), (math.nextafter(0.6, 0), False), (0.5999, False), (0.0, False), (math.nan, False)]
+    ("confidence", "sure"),
+    [(1.0, True), (0.6, True), (math.nextafter(0.6, 0), False), (0.5999, False), (0.0, False), (math.nan, False)],
 )
 def test_the_order_of_decisions(intent: Intent, named: Strategy | None, confidence: float, sure: bool) -> None:
     found = resolve_strategy(intent=intent, confidence=confidence, named=named, threshold=0.6)

@@ -17,7 +17,12 @@ def ids(hits: list[Hit]) -> list[str]:
 
 def test_a_passage_that_two_routes_find_comes_first_and_once() -> None:
     """E8."""
-    hits = fuse([RankedList("dense", [match("A", 0.9), match("C", 0.8)]), RankedList("text", [match("A", 7.0), match("B", 6.0)])])
+    hits = fuse(
+        [
+            RankedList("dense", [match("A", 0.9), match("C", 0.8)]),
+            RankedList("text", [match("A", 7.0), match("B", 6.0)]),
+        ]
+    )
     assert ids(hits) == ["A", "B", "C"]
     assert hits[0].routes == ("dense", "text")
     assert hits[0].raw == {"dense": 0.9, "text": 7.0}

@@ -1,0 +1,145 @@
+"""The cheap first stage of the router: a linear classifier over the question's embedding.
+
+Two logistic regressions on the mean-centred query vector, one for the intent, one for whether the
+question must be asked back. They cost milliseconds and no language model call, and the vector is needed
+for searching anyway. Where they are not sure enough, the language model decides with their opinion
+(`programs.router`). Fitted by `python -m optimize.calibrate`, stored as JSON, tied to the embedder.
+"""
+
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError, model_validator
+
+from programs.errors import CompiledStateError
+from programs.retrieval.base import Vector
+from signatures.records import Probability, Record
+from signatures.vocabulary import INTENTS, Intent
+
+DEFAULT_PATH = Path(__file__).parent / "compiled" / "router_classifier.json"
+
+Floats = tuple[float, ...]
+
+
+class ClassifierState(Record):
+    """What is stored; all vectors have the embedder's dimension.
+
+    Attributes:
+        embedder: `Embedder.name` that the vectors come from.
+        mean: Subtracted from a query vector, which is then brought to length 1.
+        weights: A vector for each intent.
+        bias: A number for each intent.
+        clarify_weights: Vector for "must be asked back".
+        clarify_bias: Its number.
+        temperature: Divides the intents' logits, so that probabilities are calibrated.
+        accept: Probability from which an intent is taken without a language model.
+        clear: Probability of "must be asked back" up to which a question is taken as clear.
+        ask_back: Probability from which it is asked back.
+        lm_weight: What a language model's probabilities are worth beside these, by model name: they are
+            raised to it, and with 0 the model is not asked. A model that is not named counts 1.
+        card: Where the numbers come from: data, counts, measured figures.
+    """
+
+    embedder: str
+    mean: Floats
+    weights: dict[Intent, Floats]
+    bias: dict[Intent, float]
+    clarify_weights: Floats
+    clarify_bias: float
+    temperature: float = Field(gt=0)
+    accept: Probability
+    clear: Probability
+    ask_back: Probability
+    lm_weight: dict[str, float] = Field(default_factory=dict)
+    card: dict[str, str | int | float | list[float]]
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if set(self.weights) != set(INTENTS) or set(self.bias) != set(INTENTS):
+            raise ValueError("every intent needs weights and a bias")
+        sizes = {len(self.mean), len(self.clarify_weights), *(len(row) for row in self.weights.values())}
+        if len(sizes) != 1 or not all(np.isfinite(self.mean)):
+            raise ValueError("the vectors differ in length or are not finite")
+        return self
+
+
+class Opinion(Record):
+    """What the classifier says of a question.
+
+    Attributes:
+        probabilities: Of each intent; they sum to 1.
+        clarify: Probability that the question must be asked back.
+        clear: Whether the question needs no asking back, as far as the classifier can tell.
+        sure: Whether the intent may be taken without a language model.
+        must_ask: Whether it must be asked back.
+    """
+
+    probabilities: dict[Intent, Probability]
+    clarify: Probability
+    clear: bool
+    sure: bool
+    must_ask: bool
+
+    @property
+    def best(self) -> Intent:
+        """The most probable intent."""
+        return max(self.probabilities, key=lambda intent: self.probabilities[intent])
+
+
+class IntentClassifier:
+    """See the module's text."""
+
+    def __init__(self, state: ClassifierState) -> None:
+        self.state = state
+        self._mean = np.asarray(state.mean, dtype=np.float64)
+        self._weights = np.asarray([state.weights[intent] for intent in INTENTS], dtype=np.float64)
+        self._bias = np.asarray([state.bias[intent] for intent in INTENTS], dtype=np.float64)
+        self._clarify = np.asarray(state.clarify_weights, dtype=np.float64)
+
+    def classify(self, vector: Vector) -> Opinion:
+        """Judge a query vector of shape (dimension,) from the embedder of the state."""
+        x = centred(np.asarray(vector, dtype=np.float64)[None, :], self._mean)[0]
+        logits = (self._weights @ x + self._bias) / self.state.temperature
+        shares = np.exp(logits - logits.max())
+        shares /= shares.sum()
+        clarify = float(1.0 / (1.0 + np.exp(-(self._clarify @ x + self.state.clarify_bias))))
+        probabilities = {intent: float(share) for intent, share in zip(INTENTS, shares, strict=True)}
+        clear = clarify <= self.state.clear
+        return Opinion(
+            probabilities=probabilities,
+            clarify=clarify,
+            clear=clear,
+            sure=clear and float(shares.max()) >= self.state.accept,
+            must_ask=clarify >= self.state.ask_back,
+        )
+
+
+def centred(vectors: NDArray[np.float64], mean: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Vectors of shape (n, dimension) minus their usual mean, each of length 1.
+
+    The vectors of this family of embedders lie close together; what tells them apart shows only after
+    the common part is taken away.
+    """
+    moved = vectors - mean
+    lengths = np.linalg.norm(moved, axis=1, keepdims=True)
+    return np.asarray(moved / np.maximum(lengths, 1e-12), dtype=np.float64)
+
+
+def load_classifier(embedder: str, path: Path = DEFAULT_PATH) -> IntentClassifier | None:
+    """The stored classifier, None where there is none or it belongs to another embedder.
+
+    Raises:
+        CompiledStateError: The file is damaged.
+    """
+    if not path.is_file():
+        return None
+    try:
+        state = ClassifierState.model_validate_json(path.read_text(encoding="utf-8"))
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise CompiledStateError(
+            f"{path.name} is damaged: {str(error).splitlines()[0]}",
+            hint="Restore it, or make it anew with `python -m optimize.calibrate`.",
+        ) from error
+    return IntentClassifier(state) if state.embedder == embedder else None
