@@ -195,15 +195,16 @@ class Stores:
     def _open_text(self, index: Index) -> TextStore:
         settings = self.settings
         if settings.elasticsearch_url:
-            from programs.retrieval.elastic import ElasticTextStore
+            from programs.retrieval.elastic import ElasticIndex, ElasticTextStore
 
             key = settings.elasticsearch_api_key
-            return ElasticTextStore(
+            connection = ElasticIndex(
                 settings.elasticsearch_url,
-                index=f"{settings.store_prefix}_{index}",
+                prefix=f"{settings.store_prefix}_{index}",
                 api_key=key.get_secret_value() if key else None,
                 ca_certs=settings.elasticsearch_ca_certs,
             )
+            return ElasticTextStore(connection)
         from programs.retrieval.text_index import TantivyTextStore
 
         return TantivyTextStore(settings.index_dir / f"{index}.text")

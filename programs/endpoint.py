@@ -57,6 +57,7 @@ class EndpointClient:
         self._http: httpx.AsyncClient | None = None
         self._slots: asyncio.Semaphore | None = None
         self._starting: asyncio.Lock | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._left_out: set[str] = set()
         self._thinking_off = settings.thinking == "off"
         self.cool_until = 0.0
@@ -213,9 +214,13 @@ class EndpointClient:
         return {name: value for name, value in wire.items() if name not in self._left_out or name.startswith("max_")}
 
     async def _connection(self) -> tuple[httpx.AsyncClient, str]:
-        if self._starting is None:
+        running = asyncio.get_running_loop()
+        if self._starting is None or self._loop is not running:
+            # The first request, or the first of a forked child: nothing of another loop works here.
+            self._loop = running
             self._starting = asyncio.Lock()
             self._slots = asyncio.Semaphore(self.settings.concurrency)
+            self._http = None
         async with self._starting:
             if self._http is None or self._address is None:
                 try:

@@ -99,7 +99,7 @@ class Router(AsyncModule):
         """What the language model's opinion is worth beside the classifier's; 1 where it was not measured."""
         classifier = self.resources.classifier
         model = self.resources.lms.endpoints("router")[0].model
-        return 1.0 if classifier is None else classifier.state.lm_weight.get(model, 1.0)
+        return 1.0 if classifier is None else classifier.lm_weight(model)
 
     async def _opinion(self, question: str) -> Opinion | None:
         """What the classifier says, None where there is none for this embedder or the embedder fails."""

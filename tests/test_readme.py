@@ -41,14 +41,18 @@ def test_a_command_of_the_readme_runs(command: str, docs: Path) -> None:
         environment = {**os.environ, "ADAPTIVE_RAG_LM": lm.line}
         run = [program, *words[1:]]
         subprocess.run([program, "index", str(docs)], env=environment, check=True, capture_output=True, timeout=60)
-        done = subprocess.run(run, env=environment, input="/quit\n", capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            run, env=environment, input="/quit\n", capture_output=True, text=True, timeout=60, check=False
+        )
     assert done.returncode in (0, 3), done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("line", MAKES)
 def test_a_target_of_the_readme_is_there(line: str) -> None:
-    done = subprocess.run(["make", "-n", *shlex.split(line)[1:]], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["make", "-n", *shlex.split(line)[1:]], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -77,7 +81,9 @@ def test_the_settings_table_holds_every_setting_with_its_default() -> None:
 def test_the_example_file_names_only_real_settings() -> None:
     from programs.settings import PREFIX, Settings
 
-    names = re.findall(r"^#? ?(ADAPTIVE_RAG_\w+)=", (REPOSITORY / ".env.example").read_text(encoding="utf-8"), re.MULTILINE)
+    names = re.findall(
+        r"^#? ?(ADAPTIVE_RAG_\w+)=", (REPOSITORY / ".env.example").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert names
     assert set(names) <= {PREFIX + name.upper() for name in Settings.model_fields}
 

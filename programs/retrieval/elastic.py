@@ -44,7 +44,7 @@ class ElasticTextStore(ElasticCollection):
 
     def __init__(self, index: ElasticIndex, *, analyzers: Sequence[str] = (TOKENS,)) -> None:
         super().__init__(index, "text")
-        self._analyzers = tuple(analyzers)
+        self._analyzers = tuple(analyzers) or (TOKENS,)
         self.notes: tuple[str, ...] = ()
 
     @property
@@ -73,7 +73,7 @@ class ElasticTextStore(ElasticCollection):
                 query={"bool": {"must": words, "filter": filters}},
                 size=min(top_k, MAX_LIMIT),
                 sort=[{"_score": "desc"}, {"id": "asc"}],
-                source=schema.STORED,
+                source_includes=schema.STORED,
                 track_total_hits=False,
                 allow_partial_search_results=False,
             )
@@ -82,26 +82,27 @@ class ElasticTextStore(ElasticCollection):
         return self._with_index(run, []) if top_k >= 1 else []
 
     def self_test(self) -> str:
-        """Cut a sentence on the server and find its words, in the index or, before it is made, in a new one.
+        """Cut a sentence on the server and look for its words; also done when an index is opened.
 
         Returns:
-            The analyzer.
+            The analyzer of the index; before there is one, the analyzer that it would get.
 
         Raises:
             StoreMismatch: A word is not found.
         """
+        opened = self._ready()
+        if opened is None:
+            return self._choose()
+        self._prove(opened)
+        return _analyzer(opened)
 
-        def run(opened: Opened) -> str:
-            analyzer = _analyzer(opened)
-            if missed := self._missed(analyzer, opened.target):
-                raise StoreMismatch(
-                    f"The analyzer {analyzer!r} of {opened.target!r} does not find {missed}.",
-                    store=NAME,
-                    hint="Index the documents again, with another analyzer.",
-                )
-            return analyzer
-
-        return self._with_index(run, "") or self._choose()
+    def _prove(self, opened: Opened) -> None:
+        if missed := self._missed(_analyzer(opened), opened.target):
+            raise StoreMismatch(
+                f"The analyzer {_analyzer(opened)!r} of {opened.target!r} does not find {', '.join(missed)}.",
+                store=NAME,
+                hint="Index the documents again, with another analyzer.",
+            )
 
     def _design(self) -> Design:
         return schema.text_design(self._choose())
@@ -210,7 +211,7 @@ class ElasticDenseStore(ElasticCollection):
                 "rescore_vector": {"oversample": _OVERSAMPLE},
             },
             size=limit,
-            source=schema.STORED,
+            source_includes=schema.STORED,
             track_total_hits=False,
             allow_partial_search_results=False,
         )

@@ -5,8 +5,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote
 
 from programs.errors import StoreMismatch, StoreUnavailable
 
@@ -17,6 +17,7 @@ NAME = "elasticsearch"
 
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,100}")
 _KEY = re.compile(r"[\x21-\x7e]+")
+_USER = re.compile("//([^/]*)@")
 _RETRIES = 2  # of a request that was refused, or answered with 429, 502, 503 or 504; a time-out is never repeated
 _BULK_SECONDS = 60.0  # a bulk request waits for the disk of every copy
 _CHUNK_ROWS = 500
@@ -85,8 +86,7 @@ class ElasticIndex:
     @property
     def address(self) -> str:
         """The URL without user and password."""
-        parts = urlsplit(self._url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else self._mask(self._url)
+        return _USER.sub("//", self._url)
 
     def join(self) -> None:
         """Another store uses this connection."""
@@ -107,7 +107,7 @@ class ElasticIndex:
             self._closed = True
             self.client.close()
 
-    def bulk(self, actions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def bulk(self, actions: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Send index and delete actions to an alias; rows that a busy server pushes back are sent again.
 
         Returns:
@@ -130,8 +130,8 @@ class ElasticIndex:
                 initial_backoff=0.2,
                 max_backoff=5.0,
             )
-        items = [item for failure in failures if isinstance(failure, dict) for item in failure.values()]
-        failed = [item for item in items if "error" in item]
+        items = [item for failure in cast("list[dict[str, Any]]", failures) for item in failure.values()]
+        failed = [item for item in items if "error" in item]  # not so a deleted row that was not there
         for item in failed:
             if item["status"] == 404:
                 raise IndexGone(f"Elasticsearch at {self.address} has no {item['_index']!r}.", store=NAME)
@@ -141,7 +141,7 @@ class ElasticIndex:
 
     def scan(self, index: str, field: str) -> set[str]:
         """The values that a keyword field has in all rows, as of one moment."""
-        query = {"query": {"match_all": {}}, "fields": [field], "_source": False}
+        query = {"query": {"match_all": {}}, "fields": [field], "source": False}
         with self.translated():
             # Without its own time-out, the helper waits for ever.
             hits = self._library.helpers.scan(
@@ -208,7 +208,7 @@ class ElasticIndex:
 
     def _other_version(self, version: str) -> StoreMismatch:
         major = int(version.partition(".")[0])
-        client = self._library.__versionstr__
+        client = ".".join(map(str, self._library.__version__))
         pin = f"pip install 'elasticsearch>={major},<{major + 1}'"
         return StoreMismatch(
             f"Elasticsearch at {self.address} is version {version}, and the client {client} is for"
@@ -268,10 +268,8 @@ _BUSY_HINT = "Look at the health and the free disk space of the cluster, and try
 
 
 def _password(url: str) -> str:
-    try:
-        return unquote(urlsplit(url).password or "")
-    except ValueError:
-        return ""
+    user = _USER.search(url)
+    return unquote(user[1]).partition(":")[2] if user else ""
 
 
 def _body(error: Any) -> Mapping[str, Any]:

@@ -27,7 +27,13 @@ def run(lm: ScriptedLM) -> Run:
     def call(*arguments: str, lines: str = "", **environment: str) -> "subprocess.CompletedProcess[str]":
         variables = {**os.environ, "ADAPTIVE_RAG_LM": lm.line, **environment}
         return subprocess.run(
-            [*COMMAND, *arguments], env=variables, input=lines, capture_output=True, text=True, encoding="utf-8", timeout=60,
+            [*COMMAND, *arguments],
+            env=variables,
+            input=lines,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=60,
             check=False,
         )
 
@@ -46,7 +52,9 @@ def indexed(run: Run, tmp_path: Path) -> Path:
 
 def test_help_is_there_at_once_and_imports_neither_dspy_nor_torch() -> None:
     code = "import sys, programs.cli; print(sorted({'dspy', 'torch', 'mlflow', 'pymilvus'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )
     started = time.monotonic()
     shown = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
     assert time.monotonic() - started < 2.0
@@ -85,7 +93,9 @@ def test_category_filters_and_cannot_be_widened(run: Run, indexed: Path) -> None
 
 
 def test_strategy_and_plan_are_obeyed(run: Run, indexed: Path, lm: ScriptedLM) -> None:
-    record = json.loads(run("ask", "年假", "--json", "--strategy", "standard_retrieval", "--plan", '{"top_k": 1}').stdout)
+    record = json.loads(
+        run("ask", "年假", "--json", "--strategy", "standard_retrieval", "--plan", '{"top_k": 1}').stdout
+    )
     assert record["strategy"] == "standard_retrieval"
     assert len(record["trace"][0]["hits"]) == 1
     assert lm.count("route") == 0
@@ -168,7 +178,9 @@ def test_chat_keeps_history_and_resumes_after_a_question_back(run: Run, indexed:
 def test_a_second_process_on_the_same_files_is_told_who_has_them(run: Run, indexed: Path, lm: ScriptedLM) -> None:
     environment = {**os.environ, "ADAPTIVE_RAG_LM": lm.line}
     pipe = subprocess.PIPE
-    with subprocess.Popen([*COMMAND, "chat"], env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as holder:
+    with subprocess.Popen(
+        [*COMMAND, "chat"], env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as holder:
         assert holder.stdin is not None
         assert holder.stderr is not None
         holder.stdin.write("年假有几天？\n")

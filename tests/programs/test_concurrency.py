@@ -1,13 +1,17 @@
 """Threads, loops and programs side by side: nothing mixes, nothing is kept, nothing waits for ever."""
 
 import asyncio
+import subprocess
+import sys
+import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
-from scripted_lm import Call, Reply, helpful
+from scripted_lm import Call, Reply, helpful, scripted_lm
 
 from programs import background, lm
 
@@ -56,6 +60,31 @@ def test_asyncio_run_three_times_in_one_process(make_rag: Any) -> None:
         record = asyncio.run(bench.rag.acall(question="退货要几天")).record
         assert record.status == "answered"
     assert bench.ask("退货要几天").status == "answered"
+
+
+def test_a_forked_child_has_connections_of_its_own() -> None:
+    """A server that loads the program first and forks its workers then."""
+    program = """
+        import os, sys
+        from programs.judges import UtilityJudge
+        from programs.lm import RoleLMs
+        from programs.module import Resources
+        from programs.settings import load_settings
+
+        settings = load_settings(lm=sys.argv[1])
+        judge = UtilityJudge(Resources(RoleLMs(settings), None, settings, {"utility": 0.5}))
+        passed = [judge(question="q", answer="七天").passed]
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if judge(question="q", answer="七天").passed else 1)
+        passed += [os.waitpid(child, 0)[1] == 0, judge(question="q", answer="七天").passed]
+        print(passed)
+    """
+    with scripted_lm(helpful()) as endpoint:
+        command = [sys.executable, "-c", textwrap.dedent(program), endpoint.line]
+        root = Path(__file__).parents[2]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.strip() == "[True, True, True]"
 
 
 async def test_inside_a_running_loop_both_ways_of_calling_work(make_rag: Any) -> None:

@@ -72,6 +72,8 @@ def test_a_process_that_dies_with_the_server_up_still_exits() -> None:
         "raise ValueError('on purpose')\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert ended.returncode == 1
     assert "on purpose" in ended.stderr

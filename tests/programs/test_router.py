@@ -249,7 +249,8 @@ def test_all_labels_stand_in_the_schema_and_in_the_instructions(make_rag: Any) -
 class Fixed:
     """A classifier with one opinion."""
 
-    def __init__(self, intent: Intent = "FACT_LOOKUP", share: float = 0.9, **opinion: Any) -> None:
+    def __init__(self, intent: Intent = "FACT_LOOKUP", share: float = 0.9, weight: float = 1.0, **opinion: Any) -> None:
+        self.weight = weight
         rest = (1 - share) / (len(INTENTS) - 1)
         shares = {name: share if name == intent else rest for name in INTENTS}
         fields = {"clarify": 0.1, "clear": False, "sure": False, "must_ask": False, **opinion}
@@ -258,6 +259,9 @@ class Fixed:
     def classify(self, vector: Any) -> Opinion:
         assert vector.shape == (384,)
         return self.opinion
+
+    def lm_weight(self, model: str) -> float:
+        return self.weight
 
 
 def cascade(make_rag: Any, classifier: Any, **script: Any) -> tuple[RouteDecision, list[str]]:
@@ -272,6 +276,13 @@ def test_a_classifier_that_is_sure_saves_the_call(make_rag: Any) -> None:
     assert (decision.intent, decision.strategy, decision.source) == ("HOW_TO", "standard_retrieval", "classifier")
     assert decision.confidence == pytest.approx(0.97)
     assert calls == []
+
+
+def test_a_model_that_is_worth_nothing_beside_the_classifier_is_not_asked(make_rag: Any) -> None:
+    decision, calls = cascade(make_rag, Fixed("HOW_TO", 0.7, weight=0.0, clear=True))
+    assert (decision.strategy, decision.source, calls) == ("standard_retrieval", "classifier", [])
+    unsure, asked = cascade(make_rag, Fixed("HOW_TO", 0.4, weight=0.0, clear=True))
+    assert (unsure.strategy, asked) == ("clarify_needed", ["ask_back"])
 
 
 def test_a_classifier_that_must_ask_asks_back(make_rag: Any) -> None:

@@ -51,7 +51,10 @@ def test_lines_are_those_of_the_file() -> None:
     text = "# 年假办法\n\n## 天数\n\n七天。\n还有一行。\n\n## 结转\n\n五天。\n"
     passages = split(text, first_line=5)
     lines = [""] * 4 + text.split("\n")
-    assert [(lines[p.start_line - 1], lines[p.end_line - 1]) for p in passages] == [("七天。", "还有一行。"), ("五天。", "五天。")]
+    assert [(lines[p.start_line - 1], lines[p.end_line - 1]) for p in passages] == [
+        ("七天。", "还有一行。"),
+        ("五天。", "五天。"),
+    ]
 
 
 def test_ids_of_other_sections_survive_an_edit() -> None:
@@ -69,7 +72,9 @@ def test_equal_passages_get_different_ids() -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
-        st.sampled_from(["# ", "## ", "", "| a | b |", "|---|---|", "```", "- 项。", "一二三。" * 9, "abcdefgh " * 12, "字" * 130]),
+        st.sampled_from(
+            ["# ", "## ", "", "| a | b |", "|---|---|", "```", "- 项。", "一二三。" * 9, "abcdefgh " * 12, "字" * 130]
+        ),
         max_size=25,
     )
 )

@@ -19,7 +19,9 @@ def named(passages: list[Passage], name: str) -> Passage:
 
 
 @pytest.mark.parametrize("limit", [400, 2000])
-@pytest.mark.parametrize("path", [p for p in sorted(SAMPLES.rglob("*")) if p.suffix in CODE_SUFFIXES], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", [p for p in sorted(SAMPLES.rglob("*")) if p.suffix in CODE_SUFFIXES], ids=lambda p: p.name
+)
 def test_every_line_of_the_sample_code_is_in_a_passage_with_its_number(path: Path, limit: int) -> None:
     lines = path.read_text(encoding="utf-8").split("\n")
     seen: set[int] = set()

@@ -190,7 +190,12 @@ def _child(tmp_path: Path, folder: Path, docs: Path, moment: int) -> subprocess.
     code = _CHILD.format(tests=str(helper), folder=str(folder), docs=str(docs))
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     return subprocess.run(
-        [sys.executable, "-c", code, str(moment)], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code, str(moment)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 

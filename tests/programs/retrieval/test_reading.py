@@ -59,7 +59,9 @@ def test_docx_gives_headings_and_tables(tmp_path: Path) -> None:
     made.add_heading("住宿", 2)
     made.add_paragraph("一线城市每晚 450 元。")
     table = made.add_table(rows=2, cols=2)
-    for cell, text in zip((c for row in table.rows for c in row.cells), ("城市", "标准", "成都", "350 元"), strict=True):
+    for cell, text in zip(
+        (c for row in table.rows for c in row.cells), ("城市", "标准", "成都", "350 元"), strict=True
+    ):
         cell.text = text
     made.save(str(tmp_path / "a.docx"))
     document = read_document(tmp_path / "a.docx")
