@@ -28,7 +28,7 @@ check: $(STAMPS)/tested-with
 	$(BIN)/mypy
 
 bench: $(STAMPS)/indexed
-	@$(BIN)/python tests/bench/bench.py
+	@PYTHONPATH=.:tests $(BIN)/python tests/bench/bench.py
 
 index: $(STAMPS)/indexed
 

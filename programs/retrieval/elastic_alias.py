@@ -60,6 +60,14 @@ class ElasticAlias:
             )
         return physical, state
 
+    def superseded(self) -> StoreLocked:
+        """The error for an unfinished index that is not there any more."""
+        return StoreLocked(
+            f"Another rebuild of {self.name!r} was finished, and removed this one.",
+            store=NAME,
+            hint="Index again, one process at a time.",
+        )
+
     def all(self) -> dict[str, Mapping[str, Any]]:
         """Every index of this store, also unfinished ones: number, and aliases."""
         answer = self._client.options(ignore_status=404).indices.get_alias(index=f"{self.name}-*")
@@ -97,27 +105,28 @@ class ElasticAlias:
         for _ in range(_ATTEMPTS):
             known = self.all()
             if physical not in known:
-                raise StoreLocked(
-                    f"Another rebuild of {self.name!r} was finished, and removed this one.",
-                    store=NAME,
-                    hint="Index again, one process at a time.",
-                )
-            if self.name not in known[physical]:
-                actions: list[dict[str, Any]] = [{"remove": {"index": physical, "alias": self.unfinished(physical)}}]
-                actions += [{"add": {"index": physical, "alias": name}} for name in names]
-                actions += [
-                    {"remove_index": {"index": name}}
-                    for name, aliases in known.items()
-                    if self.name in aliases or name < physical
-                ]
-                answer = self._client.options(ignore_status=404).indices.update_aliases(actions=actions)
-                if answer.meta.status == 404:
-                    continue  # another process removed one of them at this moment
-            return
+                raise self.superseded()
+            if self.name in known[physical]:
+                return
+            actions: list[dict[str, Any]] = [self._claim(physical)]
+            actions += [{"add": {"index": physical, "alias": name}} for name in names]
+            actions += [
+                {"remove_index": {"index": name}}
+                for name, aliases in known.items()
+                if self.name in aliases or name < physical
+            ]
+            answer = self._client.options(ignore_status=404).indices.update_aliases(actions=actions)
+            if answer.meta.status != 404:
+                return
+            # An earlier attempt was done although its answer was lost, or another process removed one of them.
         raise StoreUnavailable(f"The index {self.name!r} changes all the time.", store=NAME)
 
     def abandon(self, physical: str) -> None:
-        """Remove an index, unless it is live already: a swap may be done although its answer was lost."""
-        unfinished = {"index": physical, "alias": self.unfinished(physical), "must_exist": True}
-        # Where the first action fails, the second is not done.
-        self._client.indices.update_aliases(actions=[{"remove": unfinished}, {"remove_index": {"index": physical}}])
+        """Remove an unfinished index, but never one that is live: a swap may be done although its answer was lost."""
+        # Two steps, as a swap may even come late; without the alias it fails.
+        self._client.indices.update_aliases(actions=[self._claim(physical)])
+        self._client.indices.delete(index=physical)
+
+    def _claim(self, physical: str) -> dict[str, Any]:
+        """The action that only one of a swap and an abandonment can do."""
+        return {"remove": {"index": physical, "alias": self.unfinished(physical), "must_exist": True}}

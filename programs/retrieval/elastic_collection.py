@@ -166,7 +166,9 @@ class ElasticCollection:
                 with self._index.translated():
                     return run(opened)
             except IndexGone:
-                if self._building or attempt == _ATTEMPTS:
+                if self._building:
+                    raise self._alias.superseded() from None
+                if attempt == _ATTEMPTS:
                     raise
                 self._opened = None
         raise AssertionError("unreachable")
@@ -194,6 +196,7 @@ class ElasticCollection:
                 live = self._alias.live()
                 if live:
                     opened = self._check(*live)
+                    self._index.wait(opened.target)
                     self._prove(opened)
                     self._opened, self._seen = opened, True
                     return opened

@@ -1,6 +1,7 @@
 """A connection to Elasticsearch, and its errors as ours. The only file that imports `elasticsearch`."""
 
 import re
+import ssl
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -139,6 +140,12 @@ class ElasticIndex:
                 raise self._unavailable(f"rows were not taken ({item['status']}: {self.reason(item)})", _BUSY_HINT)
         return failed
 
+    def wait(self, index: str) -> None:
+        """Until an index can be searched: one that another process is just making cannot."""
+        with self.translated():
+            # Not by its colour: a new index is yellow, although no search can work yet.
+            self.client.cluster.health(index=index, wait_for_active_shards=1, timeout=f"{int(800 * self._timeout)}ms")
+
     def scan(self, index: str, field: str) -> set[str]:
         """The values that a keyword field has in all rows, as of one moment."""
         query = {"query": {"match_all": {}}, "fields": [field], "source": False}
@@ -193,7 +200,7 @@ class ElasticIndex:
             # How a server answers to a client of the next major version.
             supported = re.search(r"version (\d+) or", reason)
             return self._other_version(f"{supported[1]}.x" if supported else f"{self._library.__version__[0] - 1}.x")
-        if error.status_code == 429 or error.status_code >= 500:
+        if error.status_code in (408, 429) or error.status_code >= 500:
             return self._unavailable(f"{error.status_code}: {reason}", _BUSY_HINT)
         return StoreMismatch(
             f"Elasticsearch at {self.address} does not take this: {reason}",
@@ -229,6 +236,8 @@ class ElasticIndex:
             if ca_certs is not None and verify:
                 tls["ca_certs"] = str(ca_certs)
         try:
+            if "ca_certs" in tls:
+                ssl.create_default_context(cafile=tls["ca_certs"])  # the client would read it later, and blame the net
             return self._library.Elasticsearch(
                 self._url,
                 api_key=api_key,

@@ -1,6 +1,7 @@
 """Milvus: dense vectors on Milvus Lite and on servers from 2.3, BM25 on Milvus Lite and from 2.5."""
 
 import logging
+import os
 from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
@@ -167,6 +168,8 @@ class MilvusTextStore(MilvusCollection):
 
 @cache
 def _import() -> ModuleType:
+    # Milvus Lite complains of the keep-alive that pymilvus asks for, on standard error.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import pymilvus
 
     # Both write whole tracebacks of errors that are raised and handled anyway.

@@ -1,14 +1,22 @@
 """Real servers for tests: plain functions and context managers, for any test file."""
 
 import http.client
+import json
 import os
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -79,17 +87,21 @@ class ElasticsearchNode:
             self.process = None
 
 
-@contextmanager
-def elasticsearch_node(folder: Path) -> Iterator[ElasticsearchNode]:
-    """A node that runs in the block; the test is skipped where there is none to start."""
-    if not START_ELASTICSEARCH.is_file():
-        pytest.skip(f"no Elasticsearch: neither ELASTICSEARCH_URL nor {START_ELASTICSEARCH.name!r} beside the project")
-    node = ElasticsearchNode(folder)
-    try:
+_SHARED = pytest.StashKey[ElasticsearchNode]()
+
+
+def shared_elasticsearch(config: pytest.Config) -> ElasticsearchNode:
+    """The one node of this test run, started at the first call; the test is skipped where there is none to start."""
+    if _SHARED not in config.stash:
+        if not START_ELASTICSEARCH.is_file():
+            pytest.skip("no Elasticsearch: neither ELASTICSEARCH_URL is set, nor is shared/elasticsearch beside us")
+        folder = Path(tempfile.mkdtemp(prefix="elasticsearch-"))
+        node = ElasticsearchNode(folder)
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))  # last in, first out
+        config.add_cleanup(node.stop)
         node.start()
-        yield node
-    finally:
-        node.stop()
+        config.stash[_SHARED] = node
+    return config.stash[_SHARED]
 
 
 def answers(url: str, path: str) -> bool:
@@ -100,5 +112,103 @@ def answers(url: str, path: str) -> bool:
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False
+    finally:
+        connection.close()
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client sent."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What it gets. A status of 0 closes the connection without an answer."""
+
+    status: int
+    body: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Loopback:
+    """A server of a test's own.
+
+    Attributes:
+        url: Its address.
+        requests: What it was asked so far.
+    """
+
+    url: str
+    requests: list[Request] = field(default_factory=list)
+
+
+@contextmanager
+def loopback_server(answer: Callable[[Request], Reply], certificate: Path | None = None) -> Iterator[Loopback]:
+    """A server on the loopback interface that answers as `answer` says, in a thread for each connection.
+
+    With `certificate`, a PEM file that holds the key as well, it speaks TLS.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_any(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            request = Request(self.command, self.path, dict(self.headers), self.rfile.read(length))
+            running.requests.append(request)
+            reply = answer(request)
+            if reply.status == 0:
+                self.close_connection = True
+                return
+            data = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
+            headers = {"Content-Type": "application/json", "X-Elastic-Product": "Elasticsearch", **reply.headers}
+            self.send_response(reply.status)
+            for name, value in headers.items():
+                if value:
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(data)
+
+        do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = handle_any
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    running = Loopback(f"http{'s' if certificate else ''}://127.0.0.1:{server.server_port}")
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield running
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=5)
+
+
+def forward(url: str, request: Request) -> Reply:
+    """What the server at `url` answers to a request."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+    try:
+        headers = {
+            k: v for k, v in request.headers.items() if k.lower() not in ("host", "connection", "content-length")
+        }
+        connection.request(request.method, request.path, request.body, headers)
+        answer = connection.getresponse()
+        body = answer.read()
+        return Reply(answer.status, body, {"Content-Type": answer.getheader("Content-Type") or ""})
     finally:
         connection.close()

@@ -1,0 +1,193 @@
+"""An Elasticsearch index is replaced while it is searched, and survives crashes of both sides."""
+
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+from conformance import assert_store_error, ids_of, row, vector_of
+from elastic_bench import RUN, dense, fill, in_front_of, indexes, server_url, text
+from servers import Reply, Request, forward, shared_elasticsearch
+
+from programs.errors import StoreLocked, StoreMismatch, StoreUnavailable
+from programs.retrieval.elastic import ElasticIndex, ElasticTextStore
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def url(pytestconfig: pytest.Config) -> str:
+    return server_url(pytestconfig)
+
+
+def test_searches_go_on_while_the_index_is_rebuilt(url: str) -> None:
+    store, reader = text(url, "swap"), text(url, "swap")
+    fill(store, **{f"d{number}": "退货" for number in range(20)})
+    wrong: list[object] = []
+    done = threading.Event()
+    searched = 0
+
+    def search() -> None:
+        nonlocal searched
+        while not done.is_set():
+            try:
+                found = len(reader.search("退货", top_k=50))
+                if found not in (20, 21):
+                    wrong.append(found)
+            except (StoreUnavailable, StoreMismatch) as error:
+                wrong.append(error)
+            searched += 1
+
+    threads = [threading.Thread(target=search) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for extra in (1, 0, 1):
+        with store.rebuild() as fresh:
+            fresh.upsert([row(f"n{number}", "退货") for number in range(20 + extra)])
+    done.set()
+    for thread in threads:
+        thread.join(timeout=10)
+    assert wrong == []
+    assert searched > 10
+    assert reader.count() == 21
+    assert len(indexes(store)) == 1
+    store.close()
+    reader.close()
+
+
+def test_an_abandoned_rebuild_changes_nothing(url: str) -> None:
+    store = text(url, "abandoned")
+    fill(store, a="退货")
+    with pytest.raises(ZeroDivisionError), store.rebuild() as fresh:
+        fill(fresh, b="退货")
+        assert (fresh.ids(), store.ids()) == ({"b"}, {"a"})
+        raise ZeroDivisionError
+    assert store.ids() == {"a"}
+    assert len(indexes(store)) == 1
+    store.close()
+
+
+def test_the_last_of_two_rebuilds_wins_and_what_a_crash_left_is_removed(url: str) -> None:
+    store = text(url, "rivals")
+    fill(store, a="退货")
+    store._alias.make(store._design(), live=False)  # as a process that died in a rebuild leaves it
+    with pytest.raises(StoreLocked) as caught, store.rebuild() as older:
+        fill(older, b="退货")
+        with store.rebuild() as newer:
+            fill(newer, c="退货")
+    assert_store_error(caught.value, "Another rebuild")
+    assert store.ids() == {"c"}
+    assert len(indexes(store)) == 1
+    store.close()
+
+
+def test_a_new_store_can_be_rebuilt_and_a_rebuilt_one_cleared(url: str) -> None:
+    store = dense(url, "fresh")
+    with store.rebuild() as fresh:
+        fresh.upsert([row("x", "x")], np.stack([vector_of("x")]))
+        fresh.clear()
+        fresh.upsert([row("a", "退货")], np.stack([vector_of("退货")]))
+    assert store.ids() == {"a"}
+    store.clear()
+    assert store.ids() == set()
+    store.close()
+
+
+def test_two_that_make_the_index_at_once(url: str) -> None:
+    stores = [text(url, "race") for _ in range(4)]
+    start = threading.Barrier(4)
+
+    def write(number: int) -> None:
+        start.wait(timeout=10)
+        fill(stores[number], **{f"r{number}": "退货"})
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+    assert stores[0].ids() == {"r0", "r1", "r2", "r3"}
+    assert len(indexes(stores[0])) == 1
+    for store in stores:
+        store.close()
+
+
+def test_a_swap_whose_answer_is_lost_is_no_loss(url: str) -> None:
+    lost: list[Reply] = []
+
+    def answer(request: Request) -> Reply | None:
+        if "/_aliases" in request.path and not lost:
+            lost.append(forward(url, request))
+            return Reply(0)
+        return None
+
+    with in_front_of(url, answer) as server:
+        store = text(server.url, "lost")
+        fill(store, a="退货")
+        with store.rebuild() as fresh:
+            fill(fresh, b="退货")
+        assert store.ids() == {"b"}
+        assert len(indexes(store)) == 1
+        store.close()
+    assert [reply.status for reply in lost] == [200]
+
+
+def test_a_swap_of_unknown_end_never_removes_the_live_index(url: str) -> None:
+    release = threading.Event()
+    asked: list[int] = []
+
+    def answer(request: Request) -> Reply | None:
+        if "/_aliases" not in request.path:
+            return None
+        reply = forward(url, request)
+        asked.append(reply.status)
+        if len(asked) == 1:
+            release.wait(5)
+        return reply
+
+    witness = text(url, "unknown")
+    fill(witness, a="退货")
+    with in_front_of(url, answer) as server:
+        store = ElasticTextStore(ElasticIndex(server.url, prefix=f"{RUN}_unknown", timeout=1.0))
+        with pytest.raises(StoreUnavailable) as caught, store.rebuild() as fresh:
+            fill(fresh, b="退货")
+        release.set()
+        store.close()
+    assert_store_error(caught.value, "no answer within 1 s")
+    assert asked == [200, 404]  # done, but unknown; then giving the new index up was tried, and refused
+    assert witness.ids() == {"b"}
+    witness.close()
+
+
+@pytest.mark.skipif("ELASTICSEARCH_URL" in os.environ, reason="the server there is not ours to kill")
+def test_a_crash_is_an_outage_and_after_it_everything_is_there(pytestconfig: pytest.Config) -> None:
+    node = shared_elasticsearch(pytestconfig)
+    words, vectors = text(node.url, "crash"), dense(node.url, "crash")
+    fill(words, a="退货")
+    vectors.upsert([row("a", "退货")], np.stack([vector_of("退货")]))
+    vectors.flush()
+    words.upsert([row("b", "没有刷新的退货")])
+    node.kill()
+    started = time.monotonic()
+    for call in (
+        lambda: words.search("退货", top_k=1),
+        lambda: vectors.search(vector_of("退货"), top_k=1),
+        words.ids,
+        words.count,
+        words.flush,
+        words.clear,
+        lambda: words.delete(["a"]),
+        lambda: words.upsert([row("c", "x")]),
+        lambda: ElasticIndex(node.url),
+    ):
+        with pytest.raises(StoreUnavailable) as caught:
+            call()
+        assert_store_error(caught.value, node.url, "ADAPTIVE_RAG_ELASTICSEARCH_URL")
+    assert time.monotonic() - started < 15
+    node.start()
+    assert ids_of(vectors.search(vector_of("退货"), top_k=5)) == ["a"]
+    assert words.ids() == {"a", "b"}  # acknowledged, although not flushed
+    assert ids_of(words.search("退货", top_k=5)) == ["a", "b"]
+    words.close()
+    vectors.close()
