@@ -20,7 +20,7 @@ chat: $(STAMPS)/indexed
 doctor: $(STAMPS)/installed
 	@$(BIN)/adaptive-rag doctor
 
-test: $(STAMPS)/tested-with $(STAMPS)/indexed
+test: $(STAMPS)/tested-with $(STAMPS)/indexed $(STAMPS)/models
 	$(BIN)/python -m pytest
 
 check: $(STAMPS)/tested-with
@@ -46,6 +46,14 @@ $(STAMPS)/installed: pyproject.toml | $(BIN)/python
 
 $(STAMPS)/tested-with: $(STAMPS)/installed
 	$(BIN)/pip install --disable-pip-version-check -e '.[test]'
+# A real, older Milvus server. Without its dependencies: it wants a pymilvus of its own age.
+	$(BIN)/pip install --disable-pip-version-check --no-deps milvus==2.3.5
+	@touch $@
+
+# Fetches and checks both embedded models, whatever language model the user has set.
+$(STAMPS)/models: $(STAMPS)/installed
+	ADAPTIVE_RAG_LM=local $(BIN)/adaptive-rag doctor
+	ADAPTIVE_RAG_LM=local:qwen2.5-coder-0.5b $(BIN)/adaptive-rag doctor
 	@touch $@
 
 # The sample documents and the sample code; a changed file is read again, the others are not.

@@ -24,7 +24,8 @@ def isolated(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     home.mkdir()
     monkeypatch.setenv("ADAPTIVE_RAG_HOME", str(home))
     monkeypatch.chdir(tmp_path)
-    if request.node.get_closest_marker("model") and (CACHE / "models").is_dir():
+    if request.node.get_closest_marker("model"):
+        (CACHE / "models").mkdir(parents=True, exist_ok=True)
         (home / "models").symlink_to(CACHE / "models")
     yield
     if "programs.lm" in sys.modules:
