@@ -35,6 +35,7 @@ class ElasticAlias:
     def __init__(self, index: ElasticIndex, name: str) -> None:
         self._index = index
         self._client = index.client
+        self._writer = index.writer
         self.name = name
 
     def target(self, design: Design) -> str:
@@ -83,7 +84,7 @@ class ElasticAlias:
             number += 1
             physical = f"{self.name}-{number:06}"
             names = [self.name, self.target(design)] if live else [self.unfinished(physical)]
-            answer = self._client.options(ignore_status=400).indices.create(
+            answer = self._writer.options(ignore_status=400).indices.create(
                 index=physical,
                 aliases={name: {} for name in names},
                 mappings=design.mappings,
@@ -115,7 +116,7 @@ class ElasticAlias:
                 for name, aliases in known.items()
                 if self.name in aliases or name < physical
             ]
-            answer = self._client.options(ignore_status=404).indices.update_aliases(actions=actions)
+            answer = self._writer.options(ignore_status=404).indices.update_aliases(actions=actions)
             if answer.meta.status != 404:
                 return
             # An earlier attempt was done although its answer was lost, or another process removed one of them.
@@ -124,8 +125,8 @@ class ElasticAlias:
     def abandon(self, physical: str) -> None:
         """Remove an unfinished index, but never one that is live: a swap may be done although its answer was lost."""
         # Two steps, as a swap may even come late; without the alias it fails.
-        self._client.indices.update_aliases(actions=[self._claim(physical)])
-        self._client.indices.delete(index=physical)
+        self._writer.indices.update_aliases(actions=[self._claim(physical)])
+        self._writer.indices.delete(index=physical)
 
     def _claim(self, physical: str) -> dict[str, Any]:
         """The action that only one of a swap and an abandonment can do."""

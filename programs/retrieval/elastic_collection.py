@@ -84,7 +84,7 @@ class ElasticCollection:
 
     def flush(self) -> None:
         """Make everything written visible to every process."""
-        self._with_index(lambda opened: self._client.indices.refresh(index=opened.target), None)
+        self._with_index(lambda opened: self._index.writer.indices.refresh(index=opened.target), None)
 
     def clear(self) -> None:
         """Remove everything, also an index that was made with other settings."""

@@ -20,7 +20,6 @@ _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,100}")
 _KEY = re.compile(r"[\x21-\x7e]+")
 _USER = re.compile("//([^/]*)@")
 _RETRIES = 2  # of a request that was refused, or answered with 429, 502, 503 or 504; a time-out is never repeated
-_BULK_SECONDS = 60.0  # a bulk request waits for the disk of every copy
 _CHUNK_ROWS = 500
 _CHUNK_BYTES = 8 * 2**20  # well under the 100 MB that a server takes, so that it can work on a part meanwhile
 _ROW_RETRIES = 5  # of single rows that a busy server pushes back; waits 0.2, 0.4, … 3.2 s
@@ -36,16 +35,19 @@ class ElasticIndex:
 
     Attributes:
         client: The `Elasticsearch` client; thread-safe.
+        writer: The same with more time, for what waits for disks and for other nodes.
         prefix: Beginning of all names on the server.
         version: What the server calls itself, such as `9.1.4`.
 
     Args:
         url: `http://host:9200` or `https://…`; user and password may stand in it.
         prefix: Small letters, digits and `_`.
-        api_key: Where the server asks for one.
+        api_key: Where the server asks for one. It needs the cluster privilege `monitor`, and `all` for
+            the indexes `PREFIX_*`.
         ca_certs: File of the certificate authority, where the system does not know it.
         verify: Whether the server's certificate is checked.
-        timeout: Seconds of one request.
+        timeout: Seconds of one search.
+        write_timeout: Seconds of one request that writes.
 
     Raises:
         StoreUnavailable: There is no server, it does not answer, or it refuses the key.
@@ -61,12 +63,14 @@ class ElasticIndex:
         ca_certs: Path | str | None = None,
         verify: bool = True,
         timeout: float = 10.0,
+        write_timeout: float = 60.0,
     ) -> None:
         import elasticsearch.helpers
 
         self._library = elasticsearch
         self._url = url
         self._timeout = timeout
+        self._write_timeout = write_timeout
         self._secrets = [secret for secret in (api_key, _password(url)) if secret]
         self._lock = threading.Lock()
         self._users = 0
@@ -78,6 +82,7 @@ class ElasticIndex:
             raise self._unavailable("the API key is empty or has white space in it", _KEY_HINT)
         self.prefix = prefix
         self.client: Elasticsearch = self._open(api_key, ca_certs, verify)
+        self.writer = self.client.options(request_timeout=write_timeout)
         try:
             self.version = self._check_version()
         except BaseException:
@@ -121,7 +126,7 @@ class ElasticIndex:
         """
         with self.translated():
             _, failures = self._library.helpers.bulk(
-                self.client.options(request_timeout=max(self._timeout, _BULK_SECONDS)),
+                self.writer,
                 actions,
                 raise_on_error=False,
                 require_alias=True,  # else a missing index would be made, with guessed fields
@@ -136,7 +141,7 @@ class ElasticIndex:
         for item in failed:
             if item["status"] == 404:
                 raise IndexGone(f"Elasticsearch at {self.address} has no {item['_index']!r}.", store=NAME)
-            if item["status"] == 429 or item["status"] >= 500:
+            if item["status"] in (403, 429) or item["status"] >= 500:  # 403: read-only, as the disk is full
                 raise self._unavailable(f"rows were not taken ({item['status']}: {self.reason(item)})", _BUSY_HINT)
         return failed
 
@@ -175,6 +180,8 @@ class ElasticIndex:
                 f"The server at {self.address} is no Elasticsearch.", store=NAME, hint=_URL_HINT
             ) from error
         except (library.AuthenticationException, library.AuthorizationException) as error:
+            if error.error == "cluster_block_exception":
+                raise self._unavailable(f"403: {self.reason(_body(error))}", _BUSY_HINT) from error
             # Without the cause: a server may repeat the key in its answer.
             what = "does not accept" if error.status_code == 401 else "gives too few rights to"
             raise self._unavailable(f"it {what} the API key ({error.status_code})", _KEY_HINT) from None
@@ -188,7 +195,8 @@ class ElasticIndex:
                 f"The server at {self.address} does not answer as Elasticsearch does.", store=NAME, hint=_URL_HINT
             ) from error
         except library.ConnectionTimeout as error:
-            raise self._unavailable(f"no answer within {self._timeout:g} s", _URL_HINT) from error
+            seconds = f"{self._timeout:g} s for a search, {self._write_timeout:g} s for writing"
+            raise self._unavailable(f"no answer in time ({seconds})", _URL_HINT) from error
         except library.SSLError as error:
             raise self._unavailable(f"TLS failed: {error}", _TLS_HINT) from error
         except (library.TransportError, library.helpers.ScanError) as error:

@@ -198,6 +198,15 @@ def test_a_server_in_trouble_is_asked_three_times_and_is_no_empty_result() -> No
     assert_store_error(raised, "503", "no shards")
 
 
+def test_a_full_disk_is_no_question_of_the_key() -> None:
+    error = {"type": "cluster_block_exception", "reason": "index [kb] blocked by: [FORBIDDEN/12/index read-only]"}
+    with after_info(lambda request: Reply(403, {"error": {"root_cause": [error], **error}})) as server:
+        store = ElasticTextStore(ElasticIndex(server.url))
+        raised = failure(lambda: store.search("退货", top_k=1))
+    assert_store_error(raised, "read-only", "disk space")
+    assert "API_KEY" not in raised.hint
+
+
 def subclasses(cls: type) -> set[type]:
     return {cls}.union(*(subclasses(child) for child in cls.__subclasses__()))
 
