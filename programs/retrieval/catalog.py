@@ -181,7 +181,7 @@ class Catalog:
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield
-            except BaseException:
+            except BaseException:  # also an interrupt must not leave a transaction open; it goes on from here
                 self._database.execute("ROLLBACK")
                 raise
             self._database.execute("COMMIT")

@@ -6,6 +6,7 @@ from typing import Any
 
 import dspy
 import pytest
+from adapter_replies import ROUTE, parse
 from dspy.utils.exceptions import AdapterParseError
 from scripted_lm import Call, scripted_lm
 
@@ -16,18 +17,6 @@ from signatures.answering import AnswerFromPassages
 from signatures.judging import JudgeGrounding
 from signatures.rewriting import DecomposeQuestion
 from signatures.routing import RouteQuestion
-
-ROUTE = {
-    "intent": "FACT_LOOKUP",
-    "strategy": "fast_retrieval",
-    "confidence": 95,
-    "reasoning": "问一个事实",
-    "clarification_questions": [],
-}
-
-
-def parse(signature: Any, reply: Any) -> dict[str, Any]:
-    return FieldAdapter().parse(signature, reply if isinstance(reply, str) else json.dumps(reply, ensure_ascii=False))
 
 
 def route(**changes: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import dspy
 import pytest
+from adapter_replies import ROUTE, parse
 from scripted_lm import Call, Reply, scripted_lm
 
 from programs.adapter import FieldAdapter
@@ -14,18 +15,6 @@ from programs.settings import load_settings
 from signatures.answering import AnswerFromPassages
 from signatures.rewriting import DecomposeQuestion
 from signatures.routing import RouteQuestion
-
-ROUTE = {
-    "intent": "FACT_LOOKUP",
-    "strategy": "fast_retrieval",
-    "confidence": 95,
-    "reasoning": "问一个事实",
-    "clarification_questions": [],
-}
-
-
-def parse(signature: Any, reply: Any) -> dict[str, Any]:
-    return FieldAdapter().parse(signature, reply if isinstance(reply, str) else json.dumps(reply, ensure_ascii=False))
 
 
 async def sent(script: Any, signature: Any, **inputs: Any) -> Call:
