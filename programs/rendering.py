@@ -15,7 +15,7 @@ from signatures.records import Answer, HopTrace, Verdict
 
 if TYPE_CHECKING:
     from programs.doctor import Check
-    from programs.retrieval.indexing import IndexReport
+    from programs.retrieval.index_report import IndexReport
 
 _JUDGE_NAMES = {"relevance": "相关", "grounding": "有据", "utility": "有用"}
 _STATUS = {

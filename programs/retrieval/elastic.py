@@ -8,14 +8,13 @@ Fusion and filters are this program's own: the server's reciprocal rank fusion n
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from programs.errors import StoreMismatch
 from programs.retrieval import elastic_schema as schema
 from programs.retrieval.base import Kind, Match, Row, Vector
-from programs.retrieval.elastic_collection import MAX_LIMIT, ElasticCollection, Opened
+from programs.retrieval.elastic_collection import MAX_LIMIT, ElasticCollection, Opened, best
 from programs.retrieval.elastic_connection import NAME, ElasticIndex
 from programs.retrieval.elastic_schema import TOKENS, Design
 
@@ -68,16 +67,11 @@ class ElasticTextStore(ElasticCollection):
             words = schema.text_query(query, _analyzer(opened))
             if words is None:
                 return []
-            answer = self._client.search(
-                index=opened.target,
-                query={"bool": {"must": words, "filter": filters}},
-                size=min(top_k, MAX_LIMIT),
-                sort=[{"_score": "desc"}, {"id": "asc"}],
-                source_includes=schema.STORED,
-                track_total_hits=False,
-                allow_partial_search_results=False,
+            both = {"bool": {"must": words, "filter": filters}}
+            # Rounded, as the order in which the parts of a sum are added must not decide between equal rows.
+            return best(
+                lambda limit: self._hits(opened, limit, lambda score: round(score, 5), query=both), top_k, MAX_LIMIT
             )
-            return [schema.unpack(hit, float(hit["_score"])) for hit in answer["hits"]["hits"]]
 
         return self._with_index(run, []) if top_k >= 1 else []
 
@@ -188,39 +182,21 @@ class ElasticDenseStore(ElasticCollection):
         self._check_vector(array, "the query")
         filters = schema.conditions(kind, category)
 
-        def run(opened: Opened) -> list[Match]:
-            wanted, limit = min(top_k, _MAX_NEIGHBOURS), min(top_k + 1, _MAX_NEIGHBOURS)
-            while True:
-                found = self._nearest(opened.target, array.tolist(), filters, limit)
-                # Rows that tie with the last one wanted may lie behind the limit.
-                if len(found) < limit or limit == _MAX_NEIGHBOURS or found[-1].score < found[wanted - 1].score:
-                    return found[:wanted]
-                limit = min(limit * 4, _MAX_NEIGHBOURS)
-
-        return self._with_index(run, []) if top_k >= 1 else []
-
-    def _nearest(self, target: str, vector: list[float], filters: list[dict[str, Any]], limit: int) -> list[Match]:
-        answer = self._client.search(
-            index=target,
-            knn={
+        def nearest(opened: Opened, limit: int) -> list[Match]:
+            knn = {
                 "field": "vector",
-                "query_vector": vector,
+                "query_vector": array.tolist(),
                 "k": limit,
                 "num_candidates": min(max(128, 2 * limit), MAX_LIMIT),
                 "filter": filters,
                 "rescore_vector": {"oversample": _OVERSAMPLE},
-            },
-            size=limit,
-            source_includes=schema.STORED,
-            track_total_hits=False,
-            allow_partial_search_results=False,
-        )
-        # Elasticsearch gives (1 + cosine) / 2. Rounded, as its last digits differ between parts of an index.
-        matches = [
-            schema.unpack(hit, round(min(1.0, max(-1.0, 2 * float(hit["_score"]) - 1)), 6))
-            for hit in answer["hits"]["hits"]
-        ]
-        return sorted(matches, key=lambda match: (-match.score, match.row_id))
+            }
+            return self._hits(opened, limit, _cosine, knn=knn)
+
+        def run(opened: Opened) -> list[Match]:
+            return best(lambda limit: nearest(opened, limit), top_k, _MAX_NEIGHBOURS)
+
+        return self._with_index(run, []) if top_k >= 1 else []
 
     def _check_vector(self, vector: Vector, whose: str) -> None:
         if vector.shape != (self._dimension,) or not np.isfinite(vector).all() or not vector.any():
@@ -235,6 +211,11 @@ class ElasticDenseStore(ElasticCollection):
 
     def _design_of(self, identity: Mapping[str, str]) -> Design:
         return self._design()
+
+
+def _cosine(score: float) -> float:
+    """Elasticsearch gives (1 + cosine) / 2; rounded, as its last digits differ between parts of an index."""
+    return round(min(1.0, max(-1.0, 2 * score - 1)), 6)
 
 
 def _analyzer(opened: Opened) -> str:

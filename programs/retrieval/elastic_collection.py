@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from programs.errors import StoreError, StoreMismatch, StoreUnavailable
-from programs.retrieval.base import Kind
+from programs.retrieval.base import Kind, Match
 from programs.retrieval.elastic_alias import ElasticAlias
 from programs.retrieval.elastic_connection import NAME, ElasticIndex, IndexGone
-from programs.retrieval.elastic_schema import Design, conditions, digest
+from programs.retrieval.elastic_schema import STORED, Design, conditions, digest, unpack
 
 MAX_LIMIT = 10_000
 """Most rows that one search may return."""
@@ -173,6 +173,19 @@ class ElasticCollection:
                 self._opened = None
         raise AssertionError("unreachable")
 
+    def _hits(self, opened: Opened, limit: int, score: Callable[[float], float], **search: Any) -> list[Match]:
+        """The first `limit` rows of a search, by falling score and id; `score` from the server's to ours."""
+        answer = self._client.search(
+            index=opened.target,
+            size=limit,
+            source_includes=STORED,
+            track_total_hits=False,
+            allow_partial_search_results=False,  # else a shard that is down is a result that lacks rows
+            **search,
+        )
+        matches = [unpack(hit, score(float(hit["_score"]))) for hit in answer["hits"]["hits"]]
+        return sorted(matches, key=lambda match: (-match.score, match.row_id))
+
     def _send(self, opened: Opened, operation: str, sources: Mapping[str, Mapping[str, Any]]) -> None:
         failed = self._index.bulk(
             {"_op_type": operation, "_index": opened.target, "_id": key, "_source": source}
@@ -220,3 +233,21 @@ class ElasticCollection:
                 f"The index {physical!r} was made otherwise: {'; '.join(different)}.", store=NAME, hint=_REBUILD
             )
         return Opened(target, design)
+
+
+def best(fetch: Callable[[int], list[Match]], top_k: int, most: int) -> list[Match]:
+    """The best rows, equal scores in the order of their ids.
+
+    Args:
+        fetch: Gives so many rows, sorted, of equal ones any.
+        top_k: Rows wanted.
+        most: Rows that `fetch` can give at most.
+    """
+    # The server cannot sort so: of a search for neighbours it sees the best only, and it does not round.
+    wanted, limit = min(top_k, most), min(top_k + 1, most)
+    while True:
+        found = fetch(limit)
+        # Rows that tie with the last one wanted may lie behind the limit.
+        if len(found) < limit or limit == most or found[-1].score < found[wanted - 1].score:
+            return found[:wanted]
+        limit = min(limit * 4, most)

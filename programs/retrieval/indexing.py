@@ -7,7 +7,7 @@ whole -> remove the old ones -> settle. `catalog` says what each state means aft
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from programs.errors import DocumentError, StoreMismatch
@@ -15,6 +15,7 @@ from programs.retrieval import chunking, tokens
 from programs.retrieval.base import DenseStore, Embedder, Row, TextStore
 from programs.retrieval.catalog import Catalog, Entry
 from programs.retrieval.chunking import CountTokens, embedded_text, split_file
+from programs.retrieval.index_report import IndexReport
 from programs.retrieval.plan import Index
 from programs.retrieval.reading import DOCUMENT_SUFFIXES
 from signatures.records import Passage
@@ -51,28 +52,6 @@ def _split_document(
 
 
 DOCUMENTS = Splitter(DOCUMENT_SUFFIXES, _split_document, f"documents-{chunking.VERSION}")
-
-
-@dataclass
-class IndexReport:
-    """What a run did; all by document id, `failed` by path with the reason.
-
-    Attributes:
-        added, changed, unchanged, removed: Documents.
-        failed: Files that could not be read; the others are indexed.
-        passages: Passages written.
-        seconds: Wall time.
-        embedding_seconds: Of these, in the embedder.
-    """
-
-    added: list[str] = field(default_factory=list)
-    changed: list[str] = field(default_factory=list)
-    unchanged: list[str] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    passages: int = 0
-    seconds: float = 0.0
-    embedding_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
