@@ -175,32 +175,36 @@ class ElasticIndex:
         library = self._library
         try:
             yield
-        except library.UnsupportedProductError as error:
-            raise StoreMismatch(
-                f"The server at {self.address} is no Elasticsearch.", store=NAME, hint=_URL_HINT
-            ) from error
-        except (library.AuthenticationException, library.AuthorizationException) as error:
-            if error.error == "cluster_block_exception":
-                raise self._unavailable(f"403: {self.reason(_body(error))}", _BUSY_HINT) from error
-            # Without the cause: a server may repeat the key in its answer.
-            what = "does not accept" if error.status_code == 401 else "gives too few rights to"
-            raise self._unavailable(f"it {what} the API key ({error.status_code})", _KEY_HINT) from None
-        except library.NotFoundError as error:
-            reason = self.reason(_body(error))
-            raise IndexGone(f"Elasticsearch at {self.address} misses something: {reason}", store=NAME) from error
-        except library.ApiError as error:
-            raise self._refused(error) from error
-        except library.SerializationError as error:
-            raise StoreMismatch(
-                f"The server at {self.address} does not answer as Elasticsearch does.", store=NAME, hint=_URL_HINT
-            ) from error
-        except library.ConnectionTimeout as error:
-            seconds = f"{self._timeout:g} s for a search, {self._write_timeout:g} s for writing"
-            raise self._unavailable(f"no answer in time ({seconds})", _URL_HINT) from error
-        except library.SSLError as error:
-            raise self._unavailable(f"TLS failed: {error}", _TLS_HINT) from error
-        except (library.TransportError, library.helpers.ScanError) as error:
-            raise self._unavailable(str(error), _URL_HINT) from error
+        except (library.ApiError, library.TransportError, library.helpers.ScanError) as error:
+            # A server may repeat a secret in its answer.
+            shown = f"{error} {getattr(error, 'body', '')}"
+            raise self._translate(error) from (None if any(s in shown for s in self._secrets) else error)
+
+    def _translate(self, error: Any) -> StoreMismatch | StoreUnavailable:
+        library = self._library
+        match error:
+            case library.UnsupportedProductError():
+                return StoreMismatch(f"The server at {self.address} is no Elasticsearch.", store=NAME, hint=_URL_HINT)
+            case library.AuthorizationException() if error.error == "cluster_block_exception":
+                return self._unavailable(f"403: {self.reason(_body(error))}", _BUSY_HINT)
+            case library.AuthenticationException() | library.AuthorizationException():
+                what = "does not accept" if error.status_code == 401 else "gives too few rights to"
+                return self._unavailable(f"it {what} the API key ({error.status_code})", _KEY_HINT)
+            case library.NotFoundError():
+                reason = self.reason(_body(error))
+                return IndexGone(f"Elasticsearch at {self.address} misses something: {reason}", store=NAME)
+            case library.ApiError():
+                return self._refused(error)
+            case library.SerializationError():
+                message = f"The server at {self.address} does not answer as Elasticsearch does."
+                return StoreMismatch(message, store=NAME, hint=_URL_HINT)
+            case library.ConnectionTimeout():
+                seconds = f"{self._timeout:g} s for a search, {self._write_timeout:g} s for writing"
+                return self._unavailable(f"no answer in time ({seconds})", _URL_HINT)
+            case library.SSLError():
+                return self._unavailable(f"TLS failed: {error}", _TLS_HINT)
+            case _:
+                return self._unavailable(str(error), _URL_HINT)
 
     def _refused(self, error: Any) -> StoreMismatch | StoreUnavailable:
         reason = self.reason(_body(error))

@@ -92,16 +92,18 @@ _SHARED = pytest.StashKey[ElasticsearchNode]()
 
 def shared_elasticsearch(config: pytest.Config) -> ElasticsearchNode:
     """The one node of this test run, started at the first call; the test is skipped where there is none to start."""
+    if not START_ELASTICSEARCH.is_file():
+        pytest.skip("no Elasticsearch: neither ELASTICSEARCH_URL is set, nor is shared/elasticsearch beside us")
     if _SHARED not in config.stash:
-        if not START_ELASTICSEARCH.is_file():
-            pytest.skip("no Elasticsearch: neither ELASTICSEARCH_URL is set, nor is shared/elasticsearch beside us")
         folder = Path(tempfile.mkdtemp(prefix="elasticsearch-"))
-        node = ElasticsearchNode(folder)
+        config.stash[_SHARED] = node = ElasticsearchNode(folder)
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))  # last in, first out
         config.add_cleanup(node.stop)
         node.start()
-        config.stash[_SHARED] = node
-    return config.stash[_SHARED]
+    node = config.stash[_SHARED]
+    if node.process is None:
+        pytest.fail("Elasticsearch did not start; see the first test that needed it")
+    return node
 
 
 def answers(url: str, path: str) -> bool:
