@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from programs import background, budget
-from programs.errors import AdaptiveRAGError, StoreUnavailable
+from programs.errors import AdaptiveRAGError, StoreMismatch, StoreUnavailable
 from programs.retrieval.base import DenseStore, Embedder, Kind, Match, TextStore, Vector
 from programs.retrieval.fusion import RankedList, fuse, interleave
 from programs.retrieval.plan import Index, RetrievalPlan, RouteName
@@ -166,18 +166,21 @@ class Searcher:
 
         def call() -> list[Match]:
             options: dict[str, Any] = {"top_k": plan.rough_top_k, "kind": leg.kind, "category": category}
-            if leg.dense:
-                return stores.open_dense().search(vectors[leg.text, leg.as_document], **options)
-            return stores.open_text().search(leg.text, **options)
+            if not leg.dense:
+                return stores.open_text().search(leg.text, **options)
+            dense = stores.open_dense()
+            found = dense.search(vectors[leg.text, leg.as_document], **options)
+            if not found and leg.kind != "passage" and not dense.count(leg.kind):
+                # A route that was never filled has found nothing out: this is no "not in the knowledge base".
+                raise StoreMismatch(f"索引里没有这一路的内容（{leg.kind}）", store=dense.name)
+            return found
 
         try:
             return await _in_thread(call, plan.route_timeout, leg.route)
         except AdaptiveRAGError as error:
             return error  # also what opening a store raises
 
-    async def _rerank(
-        self, query: str, hits: list[Hit], plan: RetrievalPlan, degraded: dict[str, None]
-    ) -> list[Hit]:
+    async def _rerank(self, query: str, hits: list[Hit], plan: RetrievalPlan, degraded: dict[str, None]) -> list[Hit]:
         assert self._reranker is not None
         try:
             return await _in_thread(partial(self._reranker.rerank, query, hits), plan.route_timeout, "rerank")
