@@ -153,6 +153,8 @@ class TantivyTextStore:
         with self._lock, _translated(self._path):
             if self._writer is None:
                 self._writer = self._index.writer(heap_size=_HEAP, num_threads=1)
+                # A process that died inside of a commit left files that the next commit refuses to overwrite.
+                self._writer.garbage_collect_files()
             yield self._writer
 
     def _best(self, searcher: Any, query: Any, top_k: int) -> list[tuple[str, bytes, float]]:
