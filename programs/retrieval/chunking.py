@@ -1,31 +1,42 @@
 """Documents become passages: by headings first, then by the embedder's own token limit.
 
 A passage never crosses a heading. What is too long is cut between paragraphs, then between
-sentences, then between characters; a table is cut between rows and keeps its header.
+sentences, then between characters; a table is cut between rows and keeps its header, a code block
+between lines and keeps its fence. Passages are slices of the source: nothing but white space between
+them is lost.
 """
 
 import hashlib
-import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-from markdown_it import MarkdownIt
-
+from programs.retrieval.cutting import Source, cut, longest_start
+from programs.retrieval.markdown import Block, outline
 from programs.retrieval.reading import SourceDocument, read_document
-from programs.retrieval.sentences import sentences
 from signatures.records import Passage
 
-VERSION = 1
+VERSION = 2
 """To be raised with every change that cuts some document otherwise."""
 
+MAX_PASSAGE_TOKENS = 512
+"""Whatever an embedder could read: longer passages dilute the vector and fill a language model's context."""
+
+MAX_TEXT_BYTES = 8_000
+"""Of one passage, four times the usual: some tokenizers count a long run of rare characters as one token,
+and stores limit a field to 65,535 bytes together with what is around the text."""
+
+MAX_SECTION = 500
+"""Characters of the headings above a passage, for the same reason."""
+
 CountTokens = Callable[[str], int]
-_TABLE_RULE = re.compile(r"^\s*\|?[\s:|-]*-[\s:|-]*\|?\s*$")
 
 
 def embedded_text(passage: Passage) -> str:
     """What is embedded, indexed and reranked for a passage: its heading, then its text."""
-    return f"{passage.heading}\n{passage.text}" if passage.heading else passage.text
+    return _with_heading(passage.heading, passage.text)
 
 
 def passage_id(document_id: str, section: str, text: str) -> str:
@@ -68,26 +79,33 @@ def split_document(
         max_tokens: The embedder's limit, for heading and text together.
 
     Returns:
-        Passages in reading order with unique ids.
+        Passages in reading order with unique ids; [] where nothing but punctuation is left.
     """
+    source = Source(document.text)
+    # A third of the room at most for the heading: half of that for the title, the rest for the section.
+    title = longest_start(document.title, lambda text: count_tokens(text) <= max_tokens // 6)
     passages = []
-    for section in _sections(document):
-        heading = f"{document.title} > {section.title}" if section.title else document.title
-        # A heading as long as a passage would leave no room; its own text is cut to a third.
-        while count_tokens(heading) > max_tokens // 3:
-            heading = heading[: len(heading) // 2]
-        room = max_tokens - count_tokens(heading) - 4
-        for text, start, end in _fitting(section.text, section.first_line, count_tokens, room):
+    for section in _sections(document, source):
+        name = _fitting_name(section, title, lambda text: count_tokens(text) <= max_tokens // 3)
+        heading = f"{title} > {name}" if name else title
+
+        def fits(text: str, heading: str = heading) -> bool:
+            small = len(text) <= MAX_TEXT_BYTES and len(text.encode()) <= MAX_TEXT_BYTES
+            return small and count_tokens(_with_heading(heading, text)) <= max_tokens
+
+        # A heading that had to be shortened stands in the text as well.
+        blocks = section.blocks if name == section.name else [section.heading, *section.blocks]
+        for text, start, end in cut(source, blocks, fits):
             passages.append(
                 Passage(
-                    id=passage_id(document_id, section.title, text),
+                    id=passage_id(document_id, name, text),
                     document_id=document_id,
-                    title=document.title,
-                    section=section.title,
+                    title=title,
+                    section=name,
                     category=document.category,
                     text=text,
-                    start_line=start if document.first_line else 0,
-                    end_line=end if document.first_line else 0,
+                    start_line=document.first_line + start if document.has_lines else 0,
+                    end_line=document.first_line + end if document.has_lines else 0,
                 )
             )
     return numbered_doubles(passages)
@@ -95,95 +113,60 @@ def split_document(
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    title: str
-    text: str
-    first_line: int
+    """What stands between two headings.
+
+    Attributes:
+        names: The headings above it, outermost first.
+        heading: The last of them, as a block.
+        blocks: Its text.
+    """
+
+    names: tuple[str, ...]
+    heading: Block
+    blocks: list[Block]
+
+    @property
+    def name(self) -> str:
+        return " > ".join(self.names)
 
 
-def _sections(document: SourceDocument) -> Iterator[_Section]:
-    lines = document.text.split("\n")
-    headings: list[tuple[int, int, int, str]] = []
-    tokens = MarkdownIt("commonmark").parse(document.text)
-    for token, inline in zip(tokens, tokens[1:], strict=False):
-        if token.type == "heading_open" and token.map and token.level == 0:
-            headings.append((token.map[0], token.map[1], int(token.tag[1:]), inline.content.strip()))
+def _sections(document: SourceDocument, source: Source) -> Iterator[_Section]:
+    """Sections; a heading without text and without headings below it is text itself."""
+    headings, blocks = outline(document.text, is_markdown=document.is_markdown)
+    firsts = [block.first for block in blocks]
+    bounds = [(0, 0, 0, ""), *((h.first, h.end, h.level, h.title) for h in headings), (len(source.lines), 0, 0, "")]
     path: list[tuple[int, str]] = []
-    begin = 0
-    for start, end, level, title in [*headings, (len(lines), len(lines), 1, "")]:
-        text = "\n".join(lines[begin:start])
-        if text.strip():
-            lead = len(text) - len(text.lstrip("\n"))
-            names = [name for _, name in path if name != document.title]
-            yield _Section(" > ".join(names), text.strip("\n").rstrip(), document.first_line + begin + lead)
-        path = [(depth, name) for depth, name in path if depth < level] + [(level, title)]
-        begin = end
+    for (first, begin, level, title), (stop, _, next_level, _) in pairwise(bounds):
+        above = [(depth, name) for depth, name in path if depth < level]
+        path = [*above, (level, title)] if title else above
+        here = Block("paragraph", first, begin)
+        inside = blocks[bisect_left(firsts, begin) : bisect_left(firsts, stop)]
+        if any(_has_words(source, block) for block in inside):
+            yield _Section(_names(path, document.title), here, inside)
+        elif title and title != document.title:
+            alone = next_level <= level
+            yield _Section(_names(above if alone else path, document.title), here, [here] if alone else [])
 
 
-def _fitting(text: str, first_line: int, count: CountTokens, room: int) -> Iterator[tuple[str, int, int]]:
-    """Pieces that fit, each with its first and last line."""
-    pieces: list[tuple[str, int, int]] = []
-    for block, start in _blocks(text, first_line):
-        end = start + block.count("\n")
-        if pieces and count(f"{pieces[-1][0]}\n\n{block}") <= room:
-            pieces[-1] = (f"{pieces[-1][0]}\n\n{block}", pieces[-1][1], end)
-        elif count(block) <= room:
-            pieces.append((block, start, end))
-        else:
-            pieces += [(part, start, end) for part in _cut(block, count, room)]
-    yield from pieces
+def _names(path: Sequence[tuple[int, str]], title: str) -> tuple[str, ...]:
+    return tuple(name for _, name in path if name != title)
 
 
-def _blocks(text: str, first_line: int) -> Iterator[tuple[str, int]]:
-    """Paragraphs, tables and code blocks with their first lines; a fence is never opened in a cut."""
-    block: list[str] = []
-    start, fenced = first_line, False
-    for number, line in enumerate(text.split("\n"), start=first_line):
-        if line.lstrip().startswith(("```", "~~~")):
-            fenced = not fenced
-        if not line.strip() and not fenced:
-            if block:
-                yield "\n".join(block), start
-            block = []
-            continue
-        if not block:
-            start = number
-        block.append(line)
-    if block:
-        yield "\n".join(block), start
+def _has_words(source: Source, block: Block) -> bool:
+    return any(char.isalnum() for line in source.lines[block.first : block.end] for char in line)
 
 
-def _cut(block: str, count: CountTokens, room: int) -> list[str]:
-    lines = block.split("\n")
-    if len(lines) > 2 and "|" in lines[0] and _TABLE_RULE.match(lines[1]):
-        header = "\n".join(lines[:2])
-        if count(header) < room // 2:
-            rows = _packed(lines[2:], "\n", lambda text: count(f"{header}\n{text}"), room)
-            return [f"{header}\n{row}" for row in rows]
-    if len(lines) > 1:
-        return _packed(lines, "\n", count, room)
-    return _packed(sentences(block), "", count, room)
+def _fitting_name(section: _Section, title: str, fits: Callable[[str], bool]) -> str:
+    """The section's name; where it is too long, as many inner headings as fit, or the start of the last."""
+
+    def short(name: str) -> bool:
+        return len(name) <= MAX_SECTION and fits(f"{title} > {name}")
+
+    for outer in range(len(section.names)):
+        if short(name := " > ".join(section.names[outer:])):
+            return name
+    return longest_start(section.names[-1], short) if section.names else ""
 
 
-def _packed(parts: Sequence[str], joint: str, count: CountTokens, room: int) -> list[str]:
-    """Neighbouring parts joined as long as they fit; a part that does not fit alone is cut further."""
-    packed: list[str] = []
-    for part in parts:
-        if packed and count(f"{packed[-1]}{joint}{part}") <= room:
-            packed[-1] = f"{packed[-1]}{joint}{part}"
-        elif count(part) <= room:
-            packed.append(part)
-        else:
-            finer = sentences(part)
-            packed += _packed(finer, "", count, room) if len(finer) > 1 else _by_characters(part, count, room)
-    return packed
-
-
-def _by_characters(text: str, count: CountTokens, room: int) -> list[str]:
-    pieces = []
-    while text:
-        size = len(text)
-        while size > 1 and count(text[:size]) > room:
-            size = max(1, size // 2)
-        pieces.append(text[:size])
-        text = text[size:]
-    return pieces
+def _with_heading(heading: str, text: str) -> str:
+    return f"{heading}\n{text}" if heading else text

@@ -4,25 +4,30 @@ For each batch of documents: record the new rows -> write them to both stores ->
 whole -> remove the old ones -> settle. `catalog` says what each state means after a crash.
 """
 
-import hashlib
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from programs.errors import DocumentError, StoreMismatch
-from programs.retrieval import chunking, tokens
-from programs.retrieval.base import DenseStore, Embedder, Row, TextStore
+from programs.retrieval import chunking, recovery, tokens
+from programs.retrieval.base import DenseStore, Embedder, Row, TextStore, Vector
 from programs.retrieval.catalog import Catalog, Entry
-from programs.retrieval.chunking import CountTokens, embedded_text, split_file
+from programs.retrieval.chunking import MAX_PASSAGE_TOKENS, CountTokens, embedded_text, split_file
 from programs.retrieval.index_report import IndexReport
 from programs.retrieval.plan import Index
 from programs.retrieval.reading import DOCUMENT_SUFFIXES
+from programs.retrieval.source_files import came_from, content_hash, find_files, is_elsewhere, is_gone, shown
 from signatures.records import Passage
 
 BATCH_PASSAGES = 256
-"""Passages that are embedded and written together: large enough that the embedder, not the stores'
-flushing, takes the time; small enough that an interrupted run loses seconds of work."""
+"""Passages that are written together: large enough that the embedder, not the stores' flushing, takes
+the time; small enough that an interrupted run loses seconds of work."""
+EMBEDDED_PASSAGES = 64
+"""Passages of one call of the embedder; between two calls a query of another thread gets its turn."""
 MAX_PASSAGE_BYTES = 60_000
 """Of the text of one passage: stores limit a field to 65,535 bytes, and a server counts bytes."""
 
@@ -36,8 +41,8 @@ class Splitter:
     Attributes:
         suffixes: Files that it reads, with the dot.
         split: Path, document id, category for documents that name none, the embedder's counting
-            and limit; gives the passages.
-        version: Changes when it cuts otherwise.
+            and the most tokens of a passage with its heading; gives the passages.
+        version: Changes when it cuts otherwise; files are then read again.
     """
 
     suffixes: frozenset[str]
@@ -110,97 +115,115 @@ class Indexer:
             prune: Also remove documents whose file is gone from a given folder.
             on_progress: Told name of the step, documents done and documents in all.
         """
+        started = time.monotonic()
         self.recover()
         self._check_facts()
-        started = time.monotonic()
         report = IndexReport()
         known = self._catalog.entries(self._index)
-        files = dict(self._files(paths, report))
+        files = find_files(paths, suffixes=self._splitter.suffixes, known=known, failed=report.failed)
+        for lost in recovery.reconcile(self._catalog, self._index, self._dense, self._text, files):
+            del known[lost.document_id]
+            if lost.document_id not in files:
+                report.failed[lost.source] = "its passages were lost from a store; index it again"
         batch: list[_Document] = []
         for number, (document_id, path) in enumerate(files.items(), start=1):
-            entry = known.get(document_id)
-            document = self._read(document_id, path, category, entry, report)
+            document = self._read(document_id, path, category, known.get(document_id), report)
             if document is not None:
                 batch.append(document)
-                (report.changed if entry is not None else report.added).append(document_id)
             if batch and (sum(len(d.passages) for d in batch) >= BATCH_PASSAGES or number == len(files)):
                 self._write(batch, known, report)
                 batch = []
             if on_progress is not None:
                 on_progress("索引", number, len(files))
-        if batch:
-            self._write(batch, known, report)
+        # The last file may have been unchanged or unreadable.
+        self._write(batch, known, report)
         if prune:
-            gone = [d for d in known if d not in files and any(_below(d, known[d].source, path) for path in paths)]
-            self._remove(gone, known)
-            report.removed += gone
+            folders = [path for path in paths if path.is_dir()]
+            gone = [e for e in known.values() if is_gone(e) and any(came_from(e, f) for f in folders)]
+            report.removed += recovery.remove(self._catalog, self._index, self._dense, self._text, gone)
         report.seconds = time.monotonic() - started
         return report
 
     def delete(self, paths: Sequence[Path]) -> IndexReport:
-        """Remove the documents that came from files or folders, whether these still exist or not."""
-        self.recover()
+        """Remove the documents that came from files or folders, whether these still exist or not.
+
+        A document's id also names it.
+        """
         started = time.monotonic()
+        self.recover()
+        self._check_facts()
+        report = IndexReport()
         known = self._catalog.entries(self._index)
-        wanted = [d for d, entry in known.items() if any(_below(d, entry.source, path) for path in paths)]
-        self._remove(wanted, known)
-        return IndexReport(removed=wanted, seconds=time.monotonic() - started)
+        doomed: dict[str, Entry] = {}
+        for path in paths:
+            found = {document_id: entry for document_id, entry in known.items() if came_from(entry, path)}
+            if not found:
+                report.failed[shown(path)] = "is not in the index"
+            doomed.update(found)
+        report.removed = recovery.remove(self._catalog, self._index, self._dense, self._text, doomed.values())
+        report.seconds = time.monotonic() - started
+        return report
 
     def rebuild(
         self, paths: Sequence[Path], *, category: str | None = None, on_progress: ProgressCallback | None = None
     ) -> IndexReport:
-        """Empty the index, also one that was made with another embedder, and read the files again."""
-        self._dense.clear()
-        self._text.clear()
-        self._catalog.forget(self._index)
+        """Empty the index, also one that was made with another embedder, and read the files again.
+
+        Raises:
+            DocumentError: None of the paths exists; the index is as it was.
+        """
+        if not any(os.path.exists(path) for path in paths):
+            raise DocumentError(
+                "no such file or folder", path=", ".join(map(shown, paths)), hint="The index was left as it is."
+            )
+        recovery.empty(self._catalog, self._index, self._dense, self._text)
         return self.index_paths(paths, category=category, on_progress=on_progress)
 
     def recover(self) -> int:
-        """Undo or finish what a crash left half done; gives the number of documents."""
-        unsettled = self._catalog.entries(self._index, unsettled=True)
-        if not unsettled:
+        """Undo or finish what a crash left half done; gives the number of documents.
+
+        An index of another embedder is left alone: only `rebuild` can do anything with it.
+        """
+        if self._differences():
             return 0
-        doomed: list[str] = []
-        settled: list[Entry] = []
-        for entry in unsettled.values():
-            old, new = set(entry.rows), set(entry.new_rows)
-            match entry.state:
-                case "writing":
-                    doomed += new - old
-                    settled.append(Entry(entry.document_id, entry.source, "ready", entry.hash, entry.rows))
-                case "replacing":
-                    doomed += old - new
-                    settled.append(Entry(entry.document_id, entry.source, "ready", entry.new_hash, entry.new_rows))
-                case "deleting":
-                    doomed += old | new
-        self._drop_rows(doomed)
-        self._catalog.settle(self._index, [entry for entry in settled if entry.rows])
-        self._catalog.forget(self._index, set(unsettled) - {entry.document_id for entry in settled if entry.rows})
-        return len(unsettled)
+        return recovery.recover(self._catalog, self._index, self._dense, self._text)
 
     def _read(
         self, document_id: str, path: Path, category: str | None, entry: Entry | None, report: IndexReport
     ) -> _Document | None:
+        """A document that must be written; None for one that need not or cannot, which is reported."""
+        limit = min(self._embedder.max_tokens, MAX_PASSAGE_TOKENS)
         try:
-            digest = _content_hash(path, category)
+            digest = content_hash(path, self._splitter.version, category or "")
             if entry is not None and entry.hash == digest:
+                if entry.source != str(path) and is_gone(entry):  # the folder was moved
+                    self._catalog.settle(self._index, [Entry(document_id, str(path), "ready", digest, entry.rows)])
                 report.unchanged.append(document_id)
                 return None
-            passages = self._splitter.split(
-                path, document_id, category, self._embedder.count_tokens, self._embedder.max_tokens
-            )
+            if entry is not None and is_elsewhere(entry, path):
+                raise DocumentError(
+                    f"would replace {entry.source}, which has the same folder and name",
+                    path=str(path),
+                    hint="rename one of the folders, or delete that document first",
+                )
+            passages = self._splitter.split(path, document_id, category, self._embedder.count_tokens, limit)
+            if not passages:
+                raise DocumentError("holds no text", path=str(path))
+            if any(len(passage.text.encode()) > MAX_PASSAGE_BYTES for passage in passages):
+                raise DocumentError(
+                    f"has a line of more than {MAX_PASSAGE_BYTES} bytes",
+                    path=str(path),
+                    hint="break it, or leave it out",
+                )
         except DocumentError as error:
-            report.failed[str(path)] = error.message
+            report.failed[shown(path)] = f"{error.message} ({error.hint})" if error.hint else error.message
             return None
-        if not passages:
-            report.failed[str(path)] = "holds no text"
-            return None
-        if any(len(passage.text.encode()) > MAX_PASSAGE_BYTES for passage in passages):
-            report.failed[str(path)] = f"has a passage of more than {MAX_PASSAGE_BYTES} bytes that cannot be split"
-            return None
+        (report.added if entry is None else report.changed).append(document_id)
         return _Document(document_id, path, digest, passages)
 
     def _write(self, batch: Sequence[_Document], known: Mapping[str, Entry], report: IndexReport) -> None:
+        if not batch:
+            return
         changes, rows = [], []
         for document in batch:
             old = known.get(document.id)
@@ -209,7 +232,7 @@ class Indexer:
             changes.append(
                 Entry(
                     document.id,
-                    str(document.source.resolve()),
+                    str(document.source),
                     "writing",
                     old.hash if old else "",
                     old.rows if old else (),
@@ -217,77 +240,50 @@ class Indexer:
                     tuple(row.id for row in own),
                 )
             )
-        started = time.monotonic()
-        vectors = self._embedder.encode_document([row.text for row in rows])
-        report.embedding_seconds += time.monotonic() - started
+        vectors = self._embedded(rows, report)
         self._catalog.begin(self._index, changes)
         self._dense.upsert(rows, vectors)
         self._text.upsert(rows)
         self._dense.flush()
         self._text.flush()
         self._catalog.advance(self._index, [entry.document_id for entry in changes], "replacing")
-        self._drop_rows(row for entry in changes for row in set(entry.rows) - set(entry.new_rows))
+        obsolete = (row for entry in changes for row in set(entry.rows) - set(entry.new_rows))
+        recovery.drop_rows(obsolete, self._dense, self._text)
         ready = [Entry(e.document_id, e.source, "ready", e.new_hash, e.new_rows) for e in changes]
         self._catalog.settle(self._index, ready)
         report.passages += len(rows)
 
-    def _remove(self, document_ids: Sequence[str], known: Mapping[str, Entry]) -> None:
-        self._catalog.advance(self._index, document_ids, "deleting")
-        self._drop_rows(row for document_id in document_ids for row in known[document_id].rows)
-        self._catalog.forget(self._index, document_ids)
+    def _embedded(self, rows: Sequence[Row], report: IndexReport) -> Vector:
+        limit = self._embedder.max_tokens
+        report.truncated += [row.id for row in rows if self._embedder.count_tokens(row.text) > limit]
+        started = time.monotonic()
+        texts = [row.text for row in rows]
+        slices = [texts[start : start + EMBEDDED_PASSAGES] for start in range(0, len(texts), EMBEDDED_PASSAGES)]
+        vectors = np.concatenate([self._embedder.encode_document(part) for part in slices])
+        report.embedding_seconds += time.monotonic() - started
+        return vectors
 
-    def _drop_rows(self, row_ids: Iterable[str]) -> None:
-        doomed = list(row_ids)
-        if doomed:
-            self._dense.delete(doomed)
-            self._text.delete(doomed)
-            self._dense.flush()
-            self._text.flush()
-
-    def _check_facts(self) -> None:
-        wanted = {
+    def _facts(self) -> dict[str, str]:
+        return {
             "embedder": self._embedder.name,
             "dimension": str(self._embedder.dimension),
-            "splitter": self._splitter.version,
             "tokens": str(tokens.VERSION),
         }
+
+    def _differences(self) -> list[str]:
+        """How the index differs from what this indexer would make; [] also for a new one."""
         found = self._catalog.facts(self._index)
-        if not found:
-            self._catalog.set_facts(self._index, wanted)
-            return
-        differing = [f"{key} {found.get(key)!r}, now {new!r}" for key, new in wanted.items() if found.get(key) != new]
-        if differing:
+        if "embedder" not in found:
+            return []
+        return [f"{key} {found.get(key)!r}, now {new!r}" for key, new in self._facts().items() if found.get(key) != new]
+
+    def _check_facts(self) -> None:
+        differences = self._differences()
+        if differences:
             raise StoreMismatch(
-                f"The index {self._index!r} was made with other settings: {'; '.join(differing)}.",
+                f"The index {self._index!r} was made with other settings: {'; '.join(differences)}.",
                 store="catalog",
                 hint="adaptive-rag index --rebuild PATH… reads the files again.",
             )
-
-    def _files(self, paths: Sequence[Path], report: IndexReport) -> Iterator[tuple[str, Path]]:
-        """Document id and path of every file; a file given by name is read whatever its suffix."""
-        for path in paths:
-            path = path.resolve()
-            if path.is_file():
-                yield f"{path.parent.name}/{path.name}", path
-            elif path.is_dir():
-                for file in sorted(path.rglob("*")):
-                    inside = file.relative_to(path)
-                    hidden = any(part.startswith(".") for part in inside.parts)
-                    if file.is_file() and not hidden and file.suffix.lower() in self._splitter.suffixes:
-                        yield f"{path.name}/{inside.as_posix()}", file
-            else:
-                report.failed[str(path)] = "no such file or folder"
-
-
-def _content_hash(path: Path, category: str | None) -> str:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DocumentError(f"cannot be read: {error.strerror}", path=str(path)) from error
-    return hashlib.sha256(data + f"\0{category or ''}".encode()).hexdigest()
-
-
-def _below(document_id: str, source: str, path: Path) -> bool:
-    """Whether a document came from `path` or from below it, or has this id."""
-    resolved = path.resolve()
-    return Path(source) == resolved or resolved in Path(source).parents or document_id == path.as_posix()
+        # The splitter may differ: it is part of each document's hash.
+        self._catalog.set_facts(self._index, {**self._facts(), "splitter": self._splitter.version})

