@@ -79,7 +79,10 @@ class ElasticAlias:
 
     def make(self, design: Design, *, live: bool) -> str:
         """Make the next index and give its name. Where another process made a live one just now, ours is not made."""
-        number = max((int(name[-6:]) for name in self.all()), default=0)
+        known = self.all()
+        if live and (there := self._live_of(known)) is not None:
+            return there
+        number = max((int(name[-6:]) for name in known), default=0)
         for _ in range(_ATTEMPTS):
             number += 1
             physical = f"{self.name}-{number:06}"
@@ -96,9 +99,13 @@ class ElasticAlias:
                 raise StoreMismatch(
                     f"Elasticsearch cannot make the index {physical!r}: {self._index.reason(answer.body)}", store=NAME
                 )
-            if live:
-                return physical
+            # Whoever got the number before may have made it live, or begun a rebuild with it.
+            if live and (there := self._live_of(self.all())) is not None:
+                return there
         raise StoreUnavailable(f"No new index for {self.name!r} can be made.", store=NAME)
+
+    def _live_of(self, known: Mapping[str, Mapping[str, Any]]) -> str | None:
+        return next((name for name, aliases in known.items() if self.name in aliases), None)
 
     def swap(self, physical: str, design: Design) -> None:
         """Make an index the live one, and remove the one before and unfinished ones that are older."""
