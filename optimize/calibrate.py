@@ -9,7 +9,6 @@ thresholds from predictions that were made out of fold. Train and dev are used; 
 
 import argparse
 import hashlib
-import math
 import sys
 from collections.abc import Sequence
 
@@ -20,6 +19,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 
 from data.loading import FOLDER, load_route_cases
 from data.schema import RouteCase
+from optimize.statistics import wilson
 from programs.classifier import DEFAULT_PATH, ClassifierState, IntentClassifier, centred
 from programs.retrieval.base import Embedder
 from programs.retrieval.embedding import load_embedder
@@ -93,16 +93,6 @@ def measure_router(state: ClassifierState, cases: Sequence[RouteCase], embedder:
         "ask_back_recall": wilson(sum(a and d for a, d in pairs), sum(due)),
         "ask_back_precision": wilson(sum(a and d for a, d in pairs), sum(asked)),
     }
-
-
-def wilson(hits: int, total: int, z: float = 1.96) -> list[float]:
-    """A share with its interval after Wilson (1927): [value, low, high]; [0, 0, 1] for nothing."""
-    if total == 0:
-        return [0.0, 0.0, 1.0]
-    p = hits / total
-    middle = (p + z * z / (2 * total)) / (1 + z * z / total)
-    half = z / (1 + z * z / total) * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
-    return [round(p, 3), round(middle - half, 3), round(middle + half, 3)]
 
 
 def _intent_model(x: Array, y: NDArray[np.int64]) -> LogisticRegression:

@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 import dspy
 
 from data.loading import load_route_cases
-from optimize.calibrate import SEED, wilson
+from optimize.calibrate import SEED
+from optimize.statistics import wilson
 from programs import budget
 from programs.classifier import load_classifier
 from programs.errors import LanguageModelError

@@ -22,6 +22,8 @@ from programs.retrieval.base import DenseStore, Embedder, TextStore
 from programs.retrieval.catalog import Catalog
 from programs.retrieval.code_index import CODE
 from programs.retrieval.embedding import load_embedder
+from programs.retrieval.enriching import Enricher
+from programs.retrieval.enrichment import EnrichmentCache
 from programs.retrieval.indexing import DOCUMENTS, Indexer
 from programs.retrieval.pipeline import IndexStores, Searcher
 from programs.retrieval.plan import Index
@@ -113,6 +115,7 @@ class Stores:
         self.settings = settings
         self.embedder = embedder
         settings.index_dir.mkdir(parents=True, exist_ok=True)
+        self.enrichments = EnrichmentCache(settings.index_dir / "enrichment.sqlite")
         self.catalog = _Once(lambda: Catalog(settings.index_dir / "catalog.sqlite"))
         self._dense = {index: _Once(partial(self._open_dense, index)) for index in INDEXES}
         self._text = {index: _Once(partial(self._open_text, index)) for index in INDEXES}
@@ -143,7 +146,13 @@ class Stores:
         """Writes to an index."""
         splitter = CODE if index == "code" else DOCUMENTS
         return Indexer(
-            self.catalog(), self.dense(index), self.text(index), self.embedder, index=index, splitter=splitter
+            self.catalog(),
+            self.dense(index),
+            self.text(index),
+            self.embedder,
+            index=index,
+            splitter=splitter,
+            enrichments=self.enrichments,
         )
 
     @contextmanager
@@ -208,6 +217,17 @@ class Stores:
         from programs.retrieval.text_index import TantivyTextStore
 
         return TantivyTextStore(settings.index_dir / f"{index}.text")
+
+
+def build_enricher(settings: Settings | None = None, *, on_progress: ProgressCallback | None = None) -> Enricher:
+    """Writes questions and summaries of passages; the next run of an indexer uses them.
+
+    Raises:
+        ModelFileError: The embedded model cannot be had.
+    """
+    settings = settings or load_settings()
+    ensure_models(settings, on_progress)
+    return Enricher(RoleLMs(settings), EnrichmentCache(settings.index_dir / "enrichment.sqlite"))
 
 
 @contextmanager

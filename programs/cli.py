@@ -18,6 +18,8 @@ from programs.errors import AdaptiveRAGError, PlanError
 from signatures.vocabulary import STRATEGIES
 
 if TYPE_CHECKING:
+    from programs.rendering import Progress
+    from programs.retrieval.indexing import Indexer
     from signatures.records import Answer
 
 ANSWERED, ERROR, USAGE, NO_ANSWER = 0, 1, 2, 3
@@ -67,6 +69,10 @@ def _parser() -> argparse.ArgumentParser:
     index.add_argument("--delete", action="store_true", help="remove the documents of PATH from the index")
     index.add_argument("--prune", action="store_true", help="also remove documents whose file is gone")
     index.add_argument("--rebuild", action="store_true", help="empty the index first")
+    index.add_argument(
+        "--enrich", action="store_true", help="first let the language model write questions and a summary per passage"
+    )
+    index.add_argument("--yes", action="store_true", help="with --enrich: do not ask whether the cost is right")
     index.set_defaults(run=_index)
 
     doctor = commands.add_parser("doctor", help="check language models, stores and settings")
@@ -163,6 +169,8 @@ def _index(arguments: argparse.Namespace) -> int:
     with Progress(enabled=True) as progress, build_indexer("code" if arguments.code else "documents") as indexer:
         if arguments.delete:
             report = indexer.delete(arguments.paths)
+        elif arguments.enrich and not _enrich(indexer, arguments, progress):
+            return NO_ANSWER
         elif arguments.rebuild:
             report = indexer.rebuild(arguments.paths, category=arguments.category, on_progress=progress.long_step)
         else:
@@ -171,6 +179,31 @@ def _index(arguments: argparse.Namespace) -> int:
             )
     print_index_report(report)
     return ERROR if report.failed else ANSWERED
+
+
+def _enrich(indexer: "Indexer", arguments: argparse.Namespace, progress: "Progress") -> bool:
+    """Write what is missing about the passages of the paths; False when the user does not want to pay."""
+    from programs.build import build_enricher
+    from programs.rendering import print_cost, print_failures
+    from programs.settings import load_settings
+
+    settings = load_settings()
+    enricher = build_enricher(settings, on_progress=progress.long_step)
+    passages = indexer.passages(arguments.paths, category=arguments.category)
+    cost = enricher.cost(passages)
+    print_cost(cost, settings)
+    if not cost.passages:
+        return True
+    if not arguments.yes and not _agreed():
+        return False
+    print_failures(enricher.run(passages, on_progress=progress.long_step))
+    return True
+
+
+def _agreed() -> bool:
+    if not sys.stdin.isatty():
+        _usage("--enrich needs --yes where nobody can be asked")
+    return input("继续？[y/N] ").strip().lower() in ("y", "yes", "是")
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

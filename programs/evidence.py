@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from programs.retrieval.sentences import sentences
-from programs.retrieval.tokens import fold, query_terms
+from programs.retrieval.tokens import fold, words
 from signatures.records import Passage
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
@@ -123,7 +123,7 @@ def support(answer: str, passages: Sequence[Passage], question: str = "") -> Sup
     given = "\n".join(f"{p.heading}\n{p.text}" for p in passages)
     known = f"{given}\n{question}"
     answer = strip_citations(answer)
-    terms, held = set(query_terms(answer, limit=256)), set(query_terms(given, limit=100_000))
+    terms, held = words(answer), words(given)
     known_names = names(known)
     english = len(re.findall(r"[\u4e00-\u9fff]", known)) > 0 and not re.search(r"[\u4e00-\u9fff]", answer)
     missing = () if english else tuple(sorted(n for n in names(answer) if not _known_name(n, known_names)))
@@ -137,8 +137,8 @@ def support(answer: str, passages: Sequence[Passage], question: str = "") -> Sup
 
 def term_overlap(question: str, text: str) -> float:
     """Share of the question's terms that a text holds, in [0, 1]; 0 for a question without terms."""
-    terms = set(query_terms(question, limit=64))
-    return len(terms & set(query_terms(text, limit=100_000))) / len(terms) if terms else 0.0
+    terms = words(question)
+    return len(terms & words(text)) / len(terms) if terms else 0.0
 
 
 def _all_numbers(text: str) -> set[str]:

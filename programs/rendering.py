@@ -15,7 +15,9 @@ from signatures.records import Answer, HopTrace, Verdict
 
 if TYPE_CHECKING:
     from programs.doctor import Check
+    from programs.retrieval.enriching import EnrichmentCost
     from programs.retrieval.index_report import IndexReport
+    from programs.settings import Settings
 
 _JUDGE_NAMES = {"relevance": "相关", "grounding": "有据", "utility": "有用"}
 _STATUS = {
@@ -177,11 +179,29 @@ def print_index_report(report: "IndexReport") -> None:
         Text(
             f"新增 {len(report.added)}，更新 {len(report.changed)}，未变 {len(report.unchanged)}，"
             f"删除 {len(report.removed)}，失败 {len(report.failed)} 篇；"
-            f"写入 {report.passages} 段，{report.seconds:.1f} 秒"
+            f"写入 {report.passages} 段{_enriched(report)}，{report.seconds:.1f} 秒"
         )
     )
-    for path, reason in report.failed.items():
-        out.print(Text(f"! {path}: {reason}", style="red"))
+    print_failures(report.failed)
+
+
+def _enriched(report: "IndexReport") -> str:
+    return f"（{report.enriched} 段带问题或摘要）" if report.enriched else ""
+
+
+def print_cost(cost: "EnrichmentCost", settings: "Settings") -> None:
+    """What enriching will cost."""
+    calls = f"要为 {cost.passages} 段写问题和摘要（已有 {cost.cached} 段）：{cost.model} 调用 {cost.calls} 次"
+    tokens = f"约 {cost.prompt_tokens:,} 个输入 token、{cost.completion_tokens:,} 个输出 token"
+    money = settings.price(cost.prompt_tokens, cost.completion_tokens)
+    priced = f"，约 {money:.2f}（按设置的单价）" if money is not None else ""
+    _out().print(Text(f"{calls}，{tokens}{priced}"))
+
+
+def print_failures(failed: dict[str, str]) -> None:
+    """What could not be done, by name."""
+    for name, reason in failed.items():
+        _out().print(Text(f"! {name}: {reason}", style="red"))
 
 
 def print_checks(checks: "Sequence[Check]") -> None:

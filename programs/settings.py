@@ -109,6 +109,8 @@ class Settings(BaseSettings):
     max_lm_calls: int = Field(default=40, ge=1, description="language model calls for one question")
     max_tokens: int = Field(default=100_000, ge=1, description="tokens for one question")
     max_question_chars: int = Field(default=4000, ge=1, description="a longer question is refused")
+    prompt_price: float | None = Field(default=None, ge=0, description="money for a million prompt tokens")
+    completion_price: float | None = Field(default=None, ge=0, description="money for a million completion tokens")
     tracking_uri: str | None = Field(default=None, description="MLflow; none traces nothing")
 
     @field_validator("home", mode="after")
@@ -123,6 +125,12 @@ class Settings(BaseSettings):
     @property
     def index_dir(self) -> Path:
         return self.home / "index"
+
+    def price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
+        """Money for tokens, in the currency of the prices; None where no price is set."""
+        if self.prompt_price is None and self.completion_price is None:
+            return None
+        return (prompt_tokens * (self.prompt_price or 0.0) + completion_tokens * (self.completion_price or 0.0)) / 1e6
 
     def endpoints(self, role: Role) -> tuple[EndpointSettings, ...]:
         """The endpoints of a role, in the order in which they are tried.

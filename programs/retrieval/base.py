@@ -44,8 +44,8 @@ class Row:
     """One searchable unit.
 
     Attributes:
-        id: The passage's id for kind `passage`; with `?1`, `?2` … behind it for its questions,
-            and `~` for its summary.
+        id: The passage's id for kind `passage`; behind it `?` and a digest of the text for its
+            questions, `~` and a digest for its summary.
         kind: What `text` is.
         text: What is searched: heading and text of the passage, a question, or a summary.
         passage: What a match returns.

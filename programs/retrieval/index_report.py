@@ -12,6 +12,7 @@ class IndexReport:
         failed: Files that could not be read; the others are indexed.
         truncated: Ids of passages of which the embedder sees the beginning only.
         passages: Passages written.
+        enriched: Of these, with questions or a summary.
         seconds: Wall time.
         embedding_seconds: Of these, in the embedder.
     """
@@ -23,5 +24,6 @@ class IndexReport:
     failed: dict[str, str] = field(default_factory=dict)
     truncated: list[str] = field(default_factory=list)
     passages: int = 0
+    enriched: int = 0
     seconds: float = 0.0
     embedding_seconds: float = 0.0

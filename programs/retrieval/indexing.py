@@ -17,6 +17,13 @@ from programs.retrieval import chunking, recovery, tokens
 from programs.retrieval.base import DenseStore, Embedder, Row, TextStore, Vector
 from programs.retrieval.catalog import Catalog, Entry
 from programs.retrieval.chunking import MAX_PASSAGE_TOKENS, CountTokens, embedded_text, split_file
+from programs.retrieval.enrichment import (
+    FILE_NAME,
+    EnrichmentCache,
+    enriched_rows,
+    enrichment_key,
+    read_enrichments,
+)
 from programs.retrieval.index_report import IndexReport
 from programs.retrieval.plan import Index
 from programs.retrieval.reading import DOCUMENT_SUFFIXES
@@ -64,7 +71,7 @@ class _Document:
     id: str
     source: Path
     hash: str
-    passages: Sequence[Passage]
+    rows: Sequence[Row]
 
 
 class Indexer:
@@ -77,6 +84,7 @@ class Indexer:
         embedder: Makes the vectors.
         index: Name of the index.
         splitter: How files become passages.
+        enrichments: What was written about passages; None for nothing.
 
     Raises:
         StoreMismatch: From every method that writes, when the index was made with another embedder.
@@ -91,6 +99,7 @@ class Indexer:
         *,
         index: Index = "documents",
         splitter: Splitter = DOCUMENTS,
+        enrichments: EnrichmentCache | None = None,
     ) -> None:
         self._catalog = catalog
         self._dense = dense
@@ -98,6 +107,7 @@ class Indexer:
         self._embedder = embedder
         self._index: Index = index
         self._splitter = splitter
+        self._enrichments = enrichments
 
     def index_paths(
         self,
@@ -119,6 +129,8 @@ class Indexer:
         self.recover()
         self._check_facts()
         report = IndexReport()
+        self._take_over(paths, report)
+        revision = self._enrichments.revision if self._enrichments else ""
         known = self._catalog.entries(self._index)
         files = find_files(paths, suffixes=self._splitter.suffixes, known=known, failed=report.failed)
         for lost in recovery.reconcile(self._catalog, self._index, self._dense, self._text, files):
@@ -127,10 +139,10 @@ class Indexer:
                 report.failed[lost.source] = "its passages were lost from a store; index it again"
         batch: list[_Document] = []
         for number, (document_id, path) in enumerate(files.items(), start=1):
-            document = self._read(document_id, path, category, known.get(document_id), report)
+            document = self._read(document_id, path, category, known.get(document_id), revision, report)
             if document is not None:
                 batch.append(document)
-            if batch and (sum(len(d.passages) for d in batch) >= BATCH_PASSAGES or number == len(files)):
+            if batch and (sum(len(d.rows) for d in batch) >= BATCH_PASSAGES or number == len(files)):
                 self._write(batch, known, report)
                 batch = []
             if on_progress is not None:
@@ -188,16 +200,47 @@ class Indexer:
             return 0
         return recovery.recover(self._catalog, self._index, self._dense, self._text)
 
+    def passages(self, paths: Sequence[Path], *, category: str | None = None) -> list[Passage]:
+        """What the files would become, without writing anything; a file that cannot be read is left out."""
+        known = self._catalog.entries(self._index)
+        found: list[Passage] = []
+        for document_id, path in find_files(paths, suffixes=self._splitter.suffixes, known=known, failed={}).items():
+            try:
+                found += self._split(document_id, path, category)
+            except DocumentError:
+                continue  # `index_paths` reports it
+        return found
+
+    def _take_over(self, paths: Sequence[Path], report: IndexReport) -> None:
+        """Keep the enrichments that the given folders bring."""
+        if self._enrichments is None:
+            return
+        for path in paths:
+            file = path / FILE_NAME
+            if not file.is_file():
+                continue
+            try:
+                self._enrichments.add(read_enrichments(file))
+            except (DocumentError, OSError, UnicodeDecodeError) as error:
+                report.failed[shown(file)] = error.message if isinstance(error, DocumentError) else str(error)
+
     def _read(
-        self, document_id: str, path: Path, category: str | None, entry: Entry | None, report: IndexReport
+        self,
+        document_id: str,
+        path: Path,
+        category: str | None,
+        entry: Entry | None,
+        revision: str,
+        report: IndexReport,
     ) -> _Document | None:
         """A document that must be written; None for one that need not or cannot, which is reported."""
-        limit = min(self._embedder.max_tokens, MAX_PASSAGE_TOKENS)
         try:
-            digest = content_hash(path, self._splitter.version, category or "")
+            content = content_hash(path, self._splitter.version, category or "")
+            # What was written about passages belongs to the content, but must not be the reason to read all
+            # files again in every run: the revision says whether any of it has changed since.
+            digest = f"{content}+{revision}" if revision else content
             if entry is not None and entry.hash == digest:
-                if entry.source != str(path) and is_gone(entry):  # the folder was moved
-                    self._catalog.settle(self._index, [Entry(document_id, str(path), "ready", digest, entry.rows)])
+                self._note_move(document_id, path, entry, digest)
                 report.unchanged.append(document_id)
                 return None
             if entry is not None and is_elsewhere(entry, path):
@@ -206,29 +249,49 @@ class Indexer:
                     path=str(path),
                     hint="rename one of the folders, or delete that document first",
                 )
-            passages = self._splitter.split(path, document_id, category, self._embedder.count_tokens, limit)
-            if not passages:
-                raise DocumentError("holds no text", path=str(path))
-            if any(len(passage.text.encode()) > MAX_PASSAGE_BYTES for passage in passages):
-                raise DocumentError(
-                    f"has a line of more than {MAX_PASSAGE_BYTES} bytes",
-                    path=str(path),
-                    hint="break it, or leave it out",
-                )
+            rows = self._rows(self._split(document_id, path, category))
         except DocumentError as error:
             report.failed[shown(path)] = f"{error.message} ({error.hint})" if error.hint else error.message
             return None
+        if entry is not None and _content(entry.hash) == content and set(entry.rows) == {row.id for row in rows}:
+            self._catalog.settle(self._index, [Entry(document_id, str(path), "ready", digest, entry.rows)])
+            report.unchanged.append(document_id)
+            return None
         (report.added if entry is None else report.changed).append(document_id)
-        return _Document(document_id, path, digest, passages)
+        return _Document(document_id, path, digest, rows)
+
+    def _note_move(self, document_id: str, path: Path, entry: Entry, digest: str) -> None:
+        if entry.source != str(path) and is_gone(entry):  # the folder was moved
+            self._catalog.settle(self._index, [Entry(document_id, str(path), "ready", digest, entry.rows)])
+
+    def _split(self, document_id: str, path: Path, category: str | None) -> list[Passage]:
+        limit = min(self._embedder.max_tokens, MAX_PASSAGE_TOKENS)
+        passages = self._splitter.split(path, document_id, category, self._embedder.count_tokens, limit)
+        if not passages:
+            raise DocumentError("holds no text", path=str(path))
+        if any(len(passage.text.encode()) > MAX_PASSAGE_BYTES for passage in passages):
+            raise DocumentError(
+                f"has a line of more than {MAX_PASSAGE_BYTES} bytes", path=str(path), hint="break it, or leave it out"
+            )
+        return passages
+
+    def _rows(self, passages: Sequence[Passage]) -> list[Row]:
+        keys = [enrichment_key(passage) for passage in passages] if self._enrichments else []
+        known = self._enrichments.newest(keys) if self._enrichments else {}
+        rows: list[Row] = []
+        for passage in passages:
+            rows.append(Row(passage.id, "passage", embedded_text(passage), passage))
+            rows += enriched_rows(passage, known.get(enrichment_key(passage)) if known else None)
+        return rows
 
     def _write(self, batch: Sequence[_Document], known: Mapping[str, Entry], report: IndexReport) -> None:
         if not batch:
             return
-        changes, rows = [], []
+        changes: list[Entry] = []
+        rows: list[Row] = []
         for document in batch:
             old = known.get(document.id)
-            own = [Row(p.id, "passage", embedded_text(p), p) for p in document.passages]
-            rows += own
+            rows += document.rows
             changes.append(
                 Entry(
                     document.id,
@@ -237,7 +300,7 @@ class Indexer:
                     old.hash if old else "",
                     old.rows if old else (),
                     document.hash,
-                    tuple(row.id for row in own),
+                    tuple(row.id for row in document.rows),
                 )
             )
         vectors = self._embedded(rows, report)
@@ -251,7 +314,8 @@ class Indexer:
         recovery.drop_rows(obsolete, self._dense, self._text)
         ready = [Entry(e.document_id, e.source, "ready", e.new_hash, e.new_rows) for e in changes]
         self._catalog.settle(self._index, ready)
-        report.passages += len(rows)
+        report.passages += sum(row.kind == "passage" for row in rows)
+        report.enriched += len({row.passage.id for row in rows if row.kind != "passage"})
 
     def _embedded(self, rows: Sequence[Row], report: IndexReport) -> Vector:
         limit = self._embedder.max_tokens
@@ -287,3 +351,8 @@ class Indexer:
             )
         # The splitter may differ: it is part of each document's hash.
         self._catalog.set_facts(self._index, {**self._facts(), "splitter": self._splitter.version})
+
+
+def _content(digest: str) -> str:
+    """The part of a document's hash that stands for its file."""
+    return digest.partition("+")[0]

@@ -220,9 +220,17 @@ class MilvusCollection:
                 index = self._client.prepare_index_params()
                 self._add_index(index)
                 self._client.create_index(self._collection, index, timeout=_ADMIN_SECONDS, sync=False)
-            self._client.load_collection(self._collection, timeout=_ADMIN_SECONDS)
+            self._load()
             self._known = True
             return True
+
+    def _load(self) -> None:
+        try:
+            self._client.load_collection(self._collection, timeout=_ADMIN_SECONDS)
+        except self._pymilvus.MilvusException as error:
+            if not self._connection.drop_broken_indexes(error.message):
+                raise
+            self._client.load_collection(self._collection, timeout=_ADMIN_SECONDS)
 
     def _make(self) -> None:
         data_type = self._pymilvus.DataType

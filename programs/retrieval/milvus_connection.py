@@ -91,6 +91,20 @@ class MilvusConnection:
         except (grpc.RpcError, OSError) as error:
             raise self._unavailable(str(error)) from error
 
+    def drop_broken_indexes(self, reason: str) -> bool:
+        """Remove the vector indexes of a Milvus Lite file that a kill left half written; it makes them anew.
+
+        Args:
+            reason: What the engine said.
+
+        Returns:
+            Whether that was the reason, and another attempt is worth while.
+        """
+        if self._file is None or "index_read.cpp" not in reason:
+            return False
+        lite_file.drop_indexes(self._file)
+        return True
+
     def _unavailable(self, reason: str) -> StoreUnavailable:
         return StoreUnavailable(
             f"Milvus at {self.address} cannot be used: {reason.strip()[:500] or 'no reason given'}",

@@ -82,6 +82,13 @@ def leave(file: LiteFile) -> None:
             file.note.unlink(missing_ok=True)
 
 
+def drop_indexes(file: LiteFile) -> None:
+    """Remove all vector indexes. They are made from the vectors, and made anew when they are missing."""
+    with file.lock:
+        for index in file.path.rglob("*.idx"):
+            index.unlink(missing_ok=True)
+
+
 def why_closed(file: LiteFile) -> StoreError:
     """Why the file could not be opened; pymilvus only says that it could not."""
     from milvus_lite.db import MilvusLite

@@ -10,9 +10,10 @@ import threading
 import unicodedata
 from collections.abc import Iterator
 from functools import cache, lru_cache
+from itertools import pairwise
 from typing import Any
 
-VERSION = 1
+VERSION = 2
 """To be raised with every change that gives other tokens for some text."""
 
 MAX_LENGTH = 100
@@ -57,7 +58,7 @@ def fold(text: str) -> str:
 def tokenize(text: str) -> list[str]:
     """The tokens of `text` in reading order, with repetitions; [] where it has none.
 
-    - Chinese: words of the dictionary and the shorter words inside them; simplified.
+    - Chinese: words of the dictionary, the shorter words inside them, and pairs of characters; simplified.
     - English: lower case, stemmed.
     - Identifiers and codes: whole, and each part at a change of case, `_`, `-` or digit:
       `refresh_access_token` gives `refresh_access_token refresh access token`.
@@ -66,12 +67,20 @@ def tokenize(text: str) -> list[str]:
     Punctuation and symbols are no tokens. Words of `STOP_WORDS` are left out, except where
     nothing else would remain. No token contains white space.
     """
-    tokens = [token[:MAX_LENGTH] for token in _tokens(_simplify(_narrow(_unlist(text))))]
-    kept = [token for token in tokens if token not in STOP_WORDS]
-    return kept or tokens
+    return _kept(text, pairs=True)
 
 
-def query_terms(text: str, limit: int = 64) -> list[str]:
+def words(text: str) -> set[str]:
+    """The distinct tokens of `text` without the pairs of characters, for comparing two texts word by word."""
+    return set(_kept(text, pairs=False))
+
+
+def _kept(text: str, *, pairs: bool) -> list[str]:
+    tokens = [token[:MAX_LENGTH] for token in _tokens(_simplify(_narrow(_unlist(text))), pairs=pairs)]
+    return [token for token in tokens if token not in STOP_WORDS] or tokens
+
+
+def query_terms(text: str, limit: int = 128) -> list[str]:
     """The first `limit` distinct tokens of `text`, in reading order.
 
     The limit keeps a long generated text from becoming a query of thousands of clauses.
@@ -93,11 +102,11 @@ def _simplify(text: str) -> str:
     return text if text.isascii() else str(_converter().convert(text))
 
 
-def _tokens(text: str) -> Iterator[str]:
+def _tokens(text: str, *, pairs: bool) -> Iterator[str]:
     for match in _WORD.finditer(text):
         piece = match.group()
         if match.lastgroup == "han":
-            yield from _cut(piece)
+            yield from _cut(piece, pairs=pairs)
         elif match.lastgroup == "number":
             number = piece.replace(",", "")
             if unit := _UNIT.match(text, match.end()):
@@ -123,12 +132,18 @@ def _stem(word: str) -> str:
     return _english(word) if len(word) <= MAX_LENGTH and word.isascii() and word.isalpha() else word
 
 
-def _cut(text: str) -> list[str]:
-    # The search mode also gives the short words inside long ones. Measured on 877 public passages: of
-    # 300 queries copied out of a passage at random places it found 0.84 in the first five, plain cut 0.79.
+def _cut(text: str, *, pairs: bool) -> Iterator[str]:
+    # The words of the search mode, then pairs of neighbouring characters that are no word of it. Words alone
+    # miss what was cut otherwise in the query than in the passage: of 300 queries that were copied out of 877
+    # public passages at random places, they found 0.84 in the first five, with pairs 0.997; 1.4 times the tokens.
     import rjieba
 
-    return list(rjieba.cut_for_search(text))
+    found = rjieba.cut_for_search(text)
+    yield from found
+    if not pairs:
+        return
+    known = set(found)
+    yield from (pair for pair in map("".join, pairwise(text)) if pair not in known)
 
 
 _local = threading.local()

@@ -183,6 +183,22 @@ def test_the_limit_counts_bytes_although_lite_counts_characters(tmp_path: Path) 
     store.close()
 
 
+@pytest.mark.parametrize("bytes_left", [0, 40])
+def test_an_index_that_a_kill_left_half_written_is_made_anew(tmp_path: Path, bytes_left: int) -> None:
+    store = dense(tmp_path / "milvus.db")
+    store.upsert([row("a#1", "退货"), row("b#1", "运费")], np.stack([vector_of("退货"), vector_of("运费")]))
+    store.flush()
+    assert ids_of(store.search(vector_of("运费"), top_k=1)) == ["b#1"]
+    store.close()
+    indexes = list(tmp_path.rglob("*.idx"))
+    assert indexes
+    for index in indexes:
+        index.write_bytes(index.read_bytes()[:bytes_left])
+    again = dense(tmp_path / "milvus.db")
+    assert ids_of(again.search(vector_of("运费"), top_k=1)) == ["b#1"]
+    again.close()
+
+
 def test_a_file_of_an_older_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "old.db").write_bytes(b"SQLite format 3\x00")
     with pytest.raises(StoreMismatch) as caught:

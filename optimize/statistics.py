@@ -1,0 +1,60 @@
+"""Intervals for figures on few cases, and whether a difference is more than noise."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+RESAMPLES = 2000
+SEED = 0
+Array = NDArray[np.float64]
+
+
+def wilson(hits: int, total: int, z: float = 1.96) -> list[float]:
+    """A share with its interval after Wilson (1927): [value, low, high]; [0, 0, 1] for nothing."""
+    if total == 0:
+        return [0.0, 0.0, 1.0]
+    p = hits / total
+    middle = (p + z * z / (2 * total)) / (1 + z * z / total)
+    half = z / (1 + z * z / total) * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
+    return [round(p, 3), round(middle - half, 3), round(middle + half, 3)]
+
+
+def interval(values: Sequence[float], groups: Sequence[str], *, level: float = 0.95, seed: int = SEED) -> list[float]:
+    """Mean with a bootstrap interval over groups of cases: [value, low, high].
+
+    Paraphrases of one question rise and fall together, so whole groups are drawn (Efron and Tibshirani,
+    1993, chapter 8); drawing cases would make the interval too narrow.
+
+    Args:
+        values: One number per case.
+        groups: Its group, same length.
+        level: Probability mass of the interval.
+        seed: Of the draws.
+    """
+    if not values:
+        return [0.0, 0.0, 0.0]
+    means = _resampled(np.asarray(values, dtype=np.float64), groups, seed)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return [round(float(np.mean(values)), 3), round(float(low), 3), round(float(high), 3)]
+
+
+def paired_gain(
+    before: Sequence[float], after: Sequence[float], groups: Sequence[str], *, level: float = 0.95, seed: int = SEED
+) -> list[float]:
+    """Mean of `after - before` on the same cases with its interval: [gain, low, high]."""
+    if not len(before) == len(after) == len(groups):
+        raise ValueError("a paired comparison needs the same cases on both sides")
+    return interval([b - a for a, b in zip(before, after, strict=True)], groups, level=level, seed=seed)
+
+
+def _resampled(values: Array, groups: Sequence[str], seed: int) -> Array:
+    members: dict[str, list[int]] = defaultdict(list)
+    for place, group in enumerate(groups):
+        members[group].append(place)
+    sums = np.array([values[places].sum() for places in members.values()])
+    counts = np.array([len(places) for places in members.values()])
+    drawn = np.random.default_rng(seed).integers(len(sums), size=(RESAMPLES, len(sums)))
+    return np.asarray(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))

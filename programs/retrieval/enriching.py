@@ -1,0 +1,132 @@
+"""Lets a language model write questions and a summary for each passage, once.
+
+Every reply is kept at once, so that an interrupted run goes on where it stopped.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import dspy
+
+from programs import background
+from programs.errors import LanguageModelError
+from programs.lm import RoleLMs, ask
+from programs.retrieval.enrichment import Enrichment, EnrichmentCache, enrichment_key
+from signatures.enriching import AskPassageQuestions, SummarizePassage
+from signatures.records import Passage
+from signatures.vocabulary import FailureKind
+
+CALLS_PER_PASSAGE = 2
+PROMPT_TOKENS = 250
+"""Of one call, besides the passage: the instruction and the fields."""
+COMPLETION_TOKENS = 70
+"""Of one call, usually."""
+TOKENS_PER_BYTE = 0.28
+"""Of Qwen's tokenizer on Chinese and English in UTF-8; other tokenizers need up to half as many more."""
+BATCH = 16
+"""Passages that are asked about at once; the endpoint's own limit holds below."""
+FATAL: tuple[FailureKind, ...] = ("auth", "connection", "timeout", "rate_limit", "server", "rejected")
+"""Failures that the next passage would meet as well."""
+
+ProgressCallback = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EnrichmentCost:
+    """What enriching passages will cost.
+
+    Attributes:
+        passages: Passages without an enrichment of this model.
+        cached: Passages that have one.
+        calls: Requests to the language model.
+        prompt_tokens, completion_tokens: Estimates.
+        model: Which language model.
+    """
+
+    passages: int
+    cached: int
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    model: str
+
+
+class Enricher:
+    """Writes enrichments with the generator's language model.
+
+    Args:
+        lms: The language models.
+        cache: Where they are kept.
+    """
+
+    def __init__(self, lms: RoleLMs, cache: EnrichmentCache) -> None:
+        self._lms = lms
+        self._cache = cache
+        self._model = lms.identity("generator")
+        self._questions = dspy.Predict(AskPassageQuestions)
+        self._summary = dspy.Predict(SummarizePassage)
+
+    def missing(self, passages: Sequence[Passage]) -> list[Passage]:
+        """Passages about which this model has not written, equal ones once."""
+        known = self._cache.by_model(self._model)
+        wanted = {enrichment_key(passage): passage for passage in passages}
+        return [passage for key, passage in wanted.items() if key not in known]
+
+    def cost(self, passages: Sequence[Passage]) -> EnrichmentCost:
+        """What `run` would spend on passages."""
+        missing = self.missing(passages)
+        read = sum(TOKENS_PER_BYTE * len(f"{p.heading}{p.text}".encode("utf-8", "replace")) for p in missing)
+        calls = CALLS_PER_PASSAGE * len(missing)
+        return EnrichmentCost(
+            passages=len(missing),
+            cached=len({enrichment_key(passage) for passage in passages}) - len(missing),
+            calls=calls,
+            prompt_tokens=round(CALLS_PER_PASSAGE * read) + PROMPT_TOKENS * calls,
+            completion_tokens=COMPLETION_TOKENS * calls,
+            model=self._model,
+        )
+
+    def run(self, passages: Sequence[Passage], on_progress: ProgressCallback | None = None) -> dict[str, str]:
+        """Write what is missing; gives the passages that failed, with the reason, by id.
+
+        A passage whose reply is unusable is passed over.
+
+        Raises:
+            LanguageModelError: The language model cannot be reached; what was written before is kept.
+        """
+        failed: dict[str, str] = {}
+        missing = self.missing(passages)
+        for start in range(0, len(missing), BATCH):
+            batch = missing[start : start + BATCH]
+            fatal: LanguageModelError | None = None
+            for passage, error in zip(batch, background.run(self._write_all(batch)), strict=True):
+                if error is not None:
+                    failed[passage.id] = error.message
+                    fatal = error if error.kind in FATAL else fatal
+            if on_progress is not None:
+                on_progress("问题与摘要", min(start + BATCH, len(missing)), len(missing))
+            if fatal is not None:
+                raise fatal
+        return failed
+
+    async def _write_all(self, passages: Sequence[Passage]) -> list[LanguageModelError | None]:
+        return await asyncio.gather(*(self._write(passage) for passage in passages))
+
+    async def _write(self, passage: Passage) -> LanguageModelError | None:
+        lm = self._lms["generator"]
+        inputs = {"passages": passage.text, "heading": passage.heading}
+        try:
+            # One after the other: the second finds the passage in the prefix cache.
+            asked = await ask(self._questions, lm, role="generator", **inputs)
+            summed = await ask(self._summary, lm, role="generator", **inputs)
+        except LanguageModelError as error:
+            return error
+        record = Enrichment(
+            key=enrichment_key(passage),
+            model=self._model,
+            questions=tuple(question.strip() for question in asked.questions),
+            summary=summed.summary.strip(),
+        )
+        self._cache.add([record])
+        return None
