@@ -23,13 +23,14 @@ from programs.module import Resources
 from programs.retrieval.base import DenseStore, Embedder, TextStore
 from programs.retrieval.catalog import Catalog
 from programs.retrieval.code_index import CODE
+from programs.retrieval.combination import CombinationReranker, load_combination
 from programs.retrieval.embedding import load_embedder
 from programs.retrieval.enriching import Enricher
 from programs.retrieval.enrichment import EnrichmentCache
 from programs.retrieval.indexing import DOCUMENTS, Indexer
 from programs.retrieval.pipeline import IndexStores, Searcher
 from programs.retrieval.plan import Index
-from programs.retrieval.rerank import CrossEncoderReranker
+from programs.retrieval.rerank import CrossEncoderReranker, Reranker
 from programs.settings import ROLES, Settings, load_settings
 from programs.similarity import Similarity
 from programs.state import CompiledState, apply_state, find_state, read_state
@@ -123,21 +124,31 @@ def build_resources(settings: Settings, *, on_progress: ProgressCallback | None 
     ensure_models(settings, on_progress)
     embedder = load_embedder(settings.embedder)
     stores = Stores(settings, embedder)
-    reranker = CrossEncoderReranker(settings.reranker) if settings.reranker else None
+    similarity = Similarity(embedder)
     lms = RoleLMs(settings)
     state = _compiled(settings, lms, embedder)
     judges = state.judges if state is not None else {}
     return Resources(
         lms=lms,
-        searcher=Searcher({index: stores.index(index) for index in INDEXES}, embedder, reranker),
+        searcher=Searcher(
+            {index: stores.index(index) for index in INDEXES}, embedder, default_reranker(settings, similarity)
+        ),
         settings=settings,
         thresholds={judge: _threshold(judge, settings, judges) for judge in JUDGES},
         judges=judges,
-        similarity=Similarity(embedder) if judges else None,
+        similarity=similarity if judges else None,
         state=state,
         classifier=load_classifier(embedder.name),
         close=stores.close,
     )
+
+
+def default_reranker(settings: Settings, similarity: Similarity) -> Reranker | None:
+    """The cross-encoder of the settings, else the fitted combination for this embedder, if there is one."""
+    if settings.reranker:
+        return CrossEncoderReranker(settings.reranker)
+    model = load_combination(similarity.embedder)
+    return CombinationReranker(model, similarity) if model is not None else None
 
 
 def _compiled(settings: Settings, lms: RoleLMs, embedder: Embedder) -> CompiledState | None:
