@@ -113,7 +113,8 @@ def grounding_features(
     places = [(f"{p.heading} {s}", words(f"{p.heading} {s}")) for p in passages for s in sentences(p.text) or [p.text]]
     aligned, stray = [], 0
     for statement in statements:
-        own = words(statement)
+        # By what it is about, not by its numbers: a wrong number stands in some other sentence.
+        own = {word for word in words(statement) if not any(char.isdigit() for char in word)}
         place, held = max(places, key=lambda one: _share(own, one[1]))
         aligned.append(_share(own, held))
         # A number that the passages hold elsewhere, but not where the rest of the sentence stands.
