@@ -39,11 +39,16 @@ class ElasticsearchNode:
     Attributes:
         url: Its address.
         process: The Java process, None while it is down.
+
+    Args:
+        folder: For its data and its log.
+        heap: Memory of Java.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, heap: str = "256m") -> None:
         self._port = free_port()
         self._folder = folder
+        self._heap = heap
         self.url = f"http://127.0.0.1:{self._port}"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -53,7 +58,7 @@ class ElasticsearchNode:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         with (self._folder / "node.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [str(START_ELASTICSEARCH), str(self._port), str(self._folder / "data"), "256m"],
+                [str(START_ELASTICSEARCH), str(self._port), str(self._folder / "data"), self._heap],
                 env={**os.environ, "PATH": path},
                 stdout=log,
                 stderr=log,
