@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 
-.PHONY: ask chat doctor test check bench index clean
+.PHONY: ask chat doctor test check bench bench-retrieval index clean
 .DELETE_ON_ERROR:
 
 ask: $(STAMPS)/indexed
@@ -29,6 +29,10 @@ check: $(STAMPS)/tested-with
 
 bench: $(STAMPS)/indexed
 	@PYTHONPATH=.:tests $(BIN)/python tests/bench/bench.py
+
+# ARGS="--million" also measures Elasticsearch with 1,000,000 passages, which takes most of an hour.
+bench-retrieval: $(STAMPS)/tested-with
+	@PYTHONPATH=.:tests $(BIN)/python tests/bench/bench_retrieval.py $(ARGS)
 
 index: $(STAMPS)/indexed
 
