@@ -31,7 +31,7 @@ from programs.state import signature_digest
 from signatures.records import Passage, Verdict
 from signatures.vocabulary import JUDGES, JudgeName
 
-NEIGHBOURS = 2
+NEIGHBOURS = 0
 """Passages that are judged together with the one of a relevance case, as the loop judges a whole search;
 more would be nearer to it, and cost more minutes than they are worth on two cores."""
 JudgeCase = RelevanceCase | GroundingCase | UtilityCase
@@ -134,7 +134,8 @@ class Recording:
                 record = json.loads(line)
             except json.JSONDecodeError:
                 continue
-            found[record.pop("key")] = Opinion(**record)
+            key = record.pop("key")
+            found[key] = Opinion(**record)
         return found
 
     def opinions(self, cases: Iterable[JudgeCase]) -> dict[str, Opinion]:
