@@ -32,7 +32,7 @@ bench: $(STAMPS)/indexed
 
 # ARGS="--million" also measures Elasticsearch with 1,000,000 passages, which takes most of an hour.
 bench-retrieval: $(STAMPS)/tested-with
-	@PYTHONPATH=.:tests $(BIN)/python tests/bench/bench_retrieval.py $(ARGS)
+	@PYTHONPATH=.:tests:tests/programs/retrieval $(BIN)/python tests/bench/bench_retrieval.py $(ARGS)
 
 index: $(STAMPS)/indexed
 

@@ -7,6 +7,7 @@
 Passages are made up (`retrieval_corpus`), stores and search are the program's own. Every size is built in
 one process and searched in another, so that memory is what a program that only searches holds. A line of
 JSON for each case goes to `docs/retrieval-cost.jsonl`; table and plot show the newest line of each case.
+Linux only: memory is read from /proc.
 """
 
 import argparse
@@ -76,11 +77,16 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, default=REPOSITORY / "docs" / "retrieval-cost.svg")
     parser.add_argument("--no-embedder", action="store_true", help="leave the real embedder out")
     options = parser.parse_args()
+    from servers import START_ELASTICSEARCH  # here, as the processes that measure do without pytest
+
     folder = options.folder or Path(tempfile.mkdtemp(prefix="bench-retrieval-"))
     try:
         if not options.no_embedder:
             add(options.results, _fresh(embedder_share, folder))
         for system in options.systems:
+            if system == "elasticsearch" and not START_ELASTICSEARCH.is_file():
+                say(f"elasticsearch left out: there is no {START_ELASTICSEARCH}")
+                continue
             usual = [size for size in SIZES[system] if size < MILLION or options.million]
             for size in options.sizes or usual:
                 add(options.results, case(system, size, folder))
@@ -105,7 +111,7 @@ def case(system: str, size: int, folder: Path) -> dict[str, Any]:
     disk = sum(path.stat().st_size for path in home.rglob("*") if path.is_file())
     shutil.rmtree(home)
     figures = {**built, **searched, "resident_mb": memory, "disk_mb": round(disk / 2**20)}
-    return {"system": system, "size": size, "cores": os.cpu_count(), "date": _today(), **figures}
+    return {"system": system, "size": size, **_machine(), **figures}
 
 
 @contextmanager
@@ -114,7 +120,6 @@ def serving(system: str, home: Path) -> Iterator[tuple[str, int | None]]:
     if system == "embedded":
         yield str(home), None
         return
-    sys.path.append(str(REPOSITORY / "tests" / "programs" / "retrieval"))
     from servers import ElasticsearchNode
 
     node = ElasticsearchNode(home, heap=HEAP)
@@ -240,8 +245,7 @@ def embedder_share(folder: Path) -> dict[str, Any]:
     return {
         "system": "embedder",
         "size": report.passages,
-        "cores": os.cpu_count(),
-        "date": _today(),
+        **_machine(),
         "indexing_s": round(report.seconds, 1),
         "embedding_s": round(report.embedding_seconds, 1),
         "share": round(report.embedding_seconds / report.seconds, 4),
@@ -274,8 +278,9 @@ def _fresh(function: Callable[..., Any], *arguments: Any) -> Any:
         return pool.submit(function, *arguments).result()
 
 
-def _today() -> str:
-    return f"{datetime.now(UTC):%Y-%m-%d}"
+def _machine() -> dict[str, Any]:
+    """Day, cores, and how many processes wanted them in the last five minutes: this one alone is 1 to 2."""
+    return {"date": f"{datetime.now(UTC):%Y-%m-%d}", "cores": os.cpu_count(), "load": round(os.getloadavg()[1], 1)}
 
 
 if __name__ == "__main__":
