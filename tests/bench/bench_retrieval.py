@@ -12,6 +12,7 @@ Linux only: memory is read from /proc.
 
 import argparse
 import asyncio
+import json
 import multiprocessing
 import os
 import shutil
@@ -72,7 +73,7 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", choices=tuple(SIZES), default=tuple(SIZES))
     parser.add_argument("--sizes", nargs="+", type=int, help="instead of the usual ones of each system")
     parser.add_argument("--million", action="store_true", help="also Elasticsearch with 1,000,000 passages")
-    parser.add_argument("--folder", type=Path, help="for passages and indexes; removed afterwards where not given")
+    parser.add_argument("--folder", type=Path, help="keeps passages and indexes for the next run")
     parser.add_argument("--results", type=Path, default=REPOSITORY / "docs" / "retrieval-cost.jsonl")
     parser.add_argument("--plot", type=Path, default=REPOSITORY / "docs" / "retrieval-cost.svg")
     parser.add_argument("--no-embedder", action="store_true", help="leave the real embedder out")
@@ -102,14 +103,17 @@ def case(system: str, size: int, folder: Path) -> dict[str, Any]:
     corpus = Corpus(folder / "passages", size)
     _fresh(corpus.make)
     home = folder / f"{system}-{size}"
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
+    note = home / "built.json"
+    if not note.exists():
+        shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True, exist_ok=True)
     with serving(system, home) as (address, server):
-        built = _fresh(build, system, address, corpus)
+        if not note.exists():
+            note.write_text(json.dumps(_fresh(build, system, address, corpus)), encoding="utf-8")
         searched = _fresh(search, system, address, corpus)
         memory = resident(server) if server else searched["client_mb"]
+    built = json.loads(note.read_text(encoding="utf-8"))
     disk = sum(path.stat().st_size for path in home.rglob("*") if path.is_file())
-    shutil.rmtree(home)
     figures = {**built, **searched, "resident_mb": memory, "disk_mb": round(disk / 2**20)}
     return {"system": system, "size": size, **_machine(), **figures}
 
