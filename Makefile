@@ -32,7 +32,7 @@ bench: $(STAMPS)/indexed
 
 # ARGS="--million" also measures Elasticsearch with 1,000,000 passages, which takes most of an hour.
 bench-retrieval: $(STAMPS)/tested-with
-	@PYTHONPATH=.:tests $(BIN)/python tests/bench/bench_retrieval.py $(ARGS)
+	@PYTHONPATH=.:tests:tests/programs/retrieval $(BIN)/python tests/bench/bench_retrieval.py $(ARGS)
 
 # How well each route and each plan finds the answer, on labelled questions; ARGS="--lm local" adds the routes
 # that need a language model. On the servers that the settings name, else on the embedded stores.
