@@ -5,22 +5,24 @@ the background, so that it is ready when the first prompt is.
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from filelock import FileLock, Timeout
 
 from programs.adaptive_rag import AdaptiveRAG
 from programs.classifier import load_classifier
-from programs.errors import StoreLocked
+from programs.errors import SettingsError, StoreLocked
 from programs.lm import RoleLMs
 from programs.model_files import ensure_model, known_model
 from programs.module import Resources
 from programs.retrieval.base import DenseStore, Embedder, TextStore
 from programs.retrieval.catalog import Catalog
 from programs.retrieval.code_index import CODE
+from programs.retrieval.copying import CopyReport, Place, copy_index
 from programs.retrieval.embedding import load_embedder
 from programs.retrieval.enriching import Enricher
 from programs.retrieval.enrichment import EnrichmentCache
@@ -28,7 +30,7 @@ from programs.retrieval.indexing import DOCUMENTS, Indexer
 from programs.retrieval.pipeline import IndexStores, Searcher
 from programs.retrieval.plan import Index
 from programs.retrieval.rerank import CrossEncoderReranker
-from programs.settings import ROLES, Settings, load_settings
+from programs.settings import ROLES, Settings, load_settings, settings_from
 from programs.tracing import start_tracing
 
 T = TypeVar("T")
@@ -155,6 +157,10 @@ class Stores:
             enrichments=self.enrichments,
         )
 
+    def place(self, index: Index) -> Place:
+        """The stores of an index with its catalogue, for copying; not healed."""
+        return Place(self.catalog(), self.dense(index), self.text(index))
+
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the right to write; one process at a time.
@@ -247,6 +253,48 @@ def build_indexer(index: Index, settings: Settings | None = None) -> Iterator[In
             yield indexer
     finally:
         stores.close()
+
+
+def copy_stores(
+    file: Path,
+    indexes: Sequence[Index] = INDEXES,
+    settings: Settings | None = None,
+    *,
+    on_progress: ProgressCallback | None = None,
+) -> dict[Index, CopyReport]:
+    """Copy indexes, and what was written about their passages, to the stores that a file names.
+
+    Args:
+        file: Settings of the target, in the form of `.env`.
+        indexes: What is copied.
+        settings: Of the source; from the environment when None.
+        on_progress: Told about each index.
+
+    Raises:
+        SettingsError: The file has a wrong value, or names the home of the source.
+        StoreLocked: Another process is writing to one of both places.
+        StoreMismatch: The target holds something else; see `copying.copy_index`.
+    """
+    settings = settings or load_settings()
+    aim = settings_from(file, settings)
+    if aim.index_dir.resolve() == settings.index_dir.resolve():
+        raise SettingsError(
+            "The target has the same ADAPTIVE_RAG_HOME as the source.", hint="Its catalogue needs a home of its own."
+        )
+    if aim.embedder != settings.embedder:
+        raise SettingsError(
+            f"The target has the embedder {aim.embedder!r}, the source {settings.embedder!r}.",
+            hint="Vectors of two embedders do not fit together: index the documents there instead.",
+        )
+    embedder = load_embedder(settings.embedder)
+    with closing(Stores(settings, embedder)) as source, closing(Stores(aim, embedder)) as target:
+        with source.writing(), target.writing():
+            target.enrichments.add(source.enrichments.all())
+            return {
+                index: copy_index(index, source.place(index), target.place(index), on_progress=on_progress)
+                for index in indexes
+                if source.catalog().facts(index)
+            }
 
 
 def ensure_models(settings: Settings, on_progress: ProgressCallback | None) -> None:

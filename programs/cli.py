@@ -72,6 +72,12 @@ def _parser() -> argparse.ArgumentParser:
     index.add_argument(
         "--enrich", action="store_true", help="first let the language model write questions and a summary per passage"
     )
+    index.add_argument(
+        "--copy-to",
+        type=Path,
+        metavar="FILE",
+        help="copy all indexes (with --code that one) to the stores of the settings in FILE, reading no source",
+    )
     index.add_argument("--yes", action="store_true", help="with --enrich: do not ask whether the cost is right")
     index.set_defaults(run=_index)
 
@@ -161,6 +167,8 @@ def _index(arguments: argparse.Namespace) -> int:
     from programs.build import build_indexer
     from programs.rendering import Progress, print_index_report
 
+    if arguments.copy_to:
+        return _copy(arguments)
     if not arguments.paths:
         _usage("index needs at least one PATH")
     missing = [str(path) for path in arguments.paths if not path.exists()]
@@ -179,6 +187,24 @@ def _index(arguments: argparse.Namespace) -> int:
             )
     print_index_report(report)
     return ERROR if report.failed else ANSWERED
+
+
+def _copy(arguments: argparse.Namespace) -> int:
+    from programs.build import INDEXES, copy_stores
+    from programs.rendering import Progress, print_copy_report
+
+    given = ("category", "delete", "prune", "rebuild", "enrich")
+    if arguments.paths or any(getattr(arguments, name) for name in given):
+        _usage("index --copy-to goes with --code only: what is in the index is copied")
+    with Progress(enabled=True) as progress:
+        reports = copy_stores(
+            arguments.copy_to, ("code",) if arguments.code else INDEXES, on_progress=progress.long_step
+        )
+    for index, report in reports.items():
+        print_copy_report(index, report)
+    if not reports:
+        _usage("nothing to copy: the index is empty")
+    return ERROR if any(report.failed for report in reports.values()) else ANSWERED
 
 
 def _enrich(indexer: "Indexer", arguments: argparse.Namespace, progress: "Progress") -> bool:

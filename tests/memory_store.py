@@ -93,6 +93,12 @@ class MemoryDenseStore(_Memory):
         matches = [Match(row.id, row.passage, float(self._vectors[row.id] @ vector)) for row in rows]
         return sorted(matches, key=lambda match: (-match.score, match.row_id))[:top_k]
 
+    def read(self, row_ids: Sequence[str]) -> tuple[list[Row], Vector]:
+        with self._lock:
+            rows = [self._rows[row_id] for row_id in dict.fromkeys(row_ids) if row_id in self._rows]
+            vectors = np.array([self._vectors[row.id] for row in rows], dtype=np.float32)
+        return rows, vectors.reshape(len(rows), self._dimension)
+
     def _check(self, vector: Vector) -> None:
         if vector.shape != (self._dimension,) or not np.isfinite(vector).all() or not vector.any():
             raise StoreMismatch("a vector is wrong", store=self.name)

@@ -120,6 +120,20 @@ class DenseStore(Protocol):
         """The `top_k` rows nearest to `vector`, shape (dimension,)."""
         ...
 
+    def read(self, row_ids: Sequence[str]) -> tuple[list[Row], Vector]:
+        """The whole rows with these ids, in this order, and their vectors; unknown ids are left out.
+
+        Made for moving rows to another store: the vectors are as exact as the search's own, to some
+        six digits. Of an id that is named twice there is one row.
+
+        Returns:
+            n rows, and vectors of shape (n, dimension), float32.
+
+        Raises:
+            StoreMismatch: A row was written by another version of this program.
+        """
+        ...
+
     def delete(self, row_ids: Iterable[str]) -> None:
         """Remove rows; unknown ids are ignored."""
         ...

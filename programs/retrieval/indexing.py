@@ -304,16 +304,7 @@ class Indexer:
                 )
             )
         vectors = self._embedded(rows, report)
-        self._catalog.begin(self._index, changes)
-        self._dense.upsert(rows, vectors)
-        self._text.upsert(rows)
-        self._dense.flush()
-        self._text.flush()
-        self._catalog.advance(self._index, [entry.document_id for entry in changes], "replacing")
-        obsolete = (row for entry in changes for row in set(entry.rows) - set(entry.new_rows))
-        recovery.drop_rows(obsolete, self._dense, self._text)
-        ready = [Entry(e.document_id, e.source, "ready", e.new_hash, e.new_rows) for e in changes]
-        self._catalog.settle(self._index, ready)
+        recovery.replace(self._catalog, self._index, self._dense, self._text, changes, rows, vectors)
         report.passages += sum(row.kind == "passage" for row in rows)
         report.enriched += len({row.passage.id for row in rows if row.kind != "passage"})
 

@@ -1,7 +1,7 @@
 """One collection of Milvus: what the dense and the text store have in common."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -151,6 +151,17 @@ class MilvusCollection:
             for start in range(0, len(records), _BATCH):
                 self._client.upsert(self._collection, records[start : start + _BATCH], timeout=self._timeout)
             self._unflushed = True
+
+    def _records(self, row_ids: Sequence[str], fields: list[str]) -> list[dict[str, Any]]:
+        """Fields of the rows with these ids, in their order."""
+        if not row_ids or not self._ready():
+            return []
+        keys = list(dict.fromkeys(digest(row_id) for row_id in row_ids))
+        found: dict[str, dict[str, Any]] = {}
+        for start in range(0, len(keys), _BATCH):
+            names = ", ".join(quote(key) for key in keys[start : start + _BATCH])
+            found.update((record["key"], record) for record in self._query(f"key in [{names}]", ["key", *fields]))
+        return [found[key] for key in keys if key in found]
 
     def _search(
         self,

@@ -6,6 +6,7 @@ disagree about escapes in a literal; pymilvus itself puts keys into filters with
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 
 from programs.errors import StoreMismatch
 from programs.retrieval.base import Kind, Match, Row
-from signatures.records import Passage
+from programs.retrieval.payload import passage_of, payload_of
 
 NAME = "milvus"
 MAX_BYTES = 65_535
@@ -92,7 +93,7 @@ def pack(rows: Sequence[Row], extra: Sequence[dict[str, Any]]) -> list[dict[str,
             "kind": row.kind,
             "category": row.passage.category,
             "category_key": digest(row.passage.category),
-            "payload": row.passage.model_dump_json(),
+            "payload": json.dumps(payload_of(row), ensure_ascii=False),
             **fields,
         }
         for field, value in record.items():
@@ -114,8 +115,8 @@ def unpack(entity: dict[str, Any], score: float) -> Match:
     """
     row_id = str(entity["id"])
     try:
-        return Match(row_id, Passage.model_validate_json(entity["payload"]), score)
-    except ValidationError as error:
+        return Match(row_id, passage_of(json.loads(entity["payload"])), score)
+    except (ValidationError, ValueError) as error:
         raise StoreMismatch(
             f"The row {row_id!r} holds another kind of passage.",
             store=NAME,

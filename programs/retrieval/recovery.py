@@ -4,9 +4,9 @@
 no catalogue can know: a power cut that took rows a store had acknowledged, a catalogue that was deleted.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
-from programs.retrieval.base import DenseStore, TextStore
+from programs.retrieval.base import DenseStore, Row, TextStore, Vector
 from programs.retrieval.catalog import Catalog, Entry
 from programs.retrieval.plan import Index
 
@@ -94,6 +94,36 @@ def reconcile(
     own = known.keys() | set(wanted)
     drop_rows((row for row in in_dense | in_text if row not in kept and _document(row) in own), dense, text)
     return lost
+
+
+def replace(
+    catalog: Catalog,
+    index: Index,
+    dense: DenseStore,
+    text: TextStore,
+    changes: Sequence[Entry],
+    rows: Sequence[Row],
+    vectors: Vector,
+) -> None:
+    """Write documents, each whole, in place of what they were.
+
+    Args:
+        catalog: The catalogue.
+        index: The index.
+        dense: Its dense store.
+        text: Its text store.
+        changes: The documents in state `writing`.
+        rows: All their new rows.
+        vectors: Of the rows, in their order.
+    """
+    catalog.begin(index, changes)
+    dense.upsert(rows, vectors)
+    text.upsert(rows)
+    dense.flush()
+    text.flush()
+    catalog.advance(index, [entry.document_id for entry in changes], "replacing")
+    drop_rows((row for entry in changes for row in set(entry.rows) - set(entry.new_rows)), dense, text)
+    catalog.settle(index, [Entry(e.document_id, e.source, "ready", e.new_hash, e.new_rows) for e in changes])
 
 
 def drop_rows(row_ids: Iterable[str], dense: DenseStore, text: TextStore) -> None:

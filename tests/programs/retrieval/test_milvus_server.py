@@ -19,9 +19,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conformance import DIMENSION, HOSTILE, DenseConformance, assert_store_error, ids_of, row, vector_of
+from index_bench import HashEmbedder, Index, write
 
 from programs.errors import StoreMismatch, StoreUnavailable
+from programs.retrieval.catalog import Catalog
+from programs.retrieval.copying import Place, copy_index
 from programs.retrieval.milvus import MilvusDenseStore, MilvusTextStore, quote
+from programs.retrieval.text_index import TantivyTextStore
 
 pytestmark = [
     pytest.mark.server,
@@ -183,6 +187,22 @@ def test_the_parser_of_the_server_reads_quoted_values_as_they_were(server: Serve
         assert [hit["category"] for hit in found] == [category], category[:40]
     client.close()
     store.close()
+
+
+def test_an_index_is_copied_to_the_server_and_back(server: Server, tmp_path: Path) -> None:
+    docs = write(tmp_path / "docs", {f"{n}.md": f"# 文{n}\n\n第 {n} 篇的内容。\n" for n in range(300)})
+    source, target = Index(tmp_path / "source", HashEmbedder()), Index(tmp_path / "target", HashEmbedder())
+    source.indexer.index_paths([docs])
+    there = Place(
+        Catalog(tmp_path / "there.sqlite"),
+        dense(server.uri, "copied", dimension=8, embedder="hash"),
+        TantivyTextStore(tmp_path / "there"),
+    )
+    assert copy_index("documents", Place(source.catalog, source.dense, source.text), there).rows == 300
+    assert copy_index("documents", there, Place(target.catalog, target.dense, target.text)).rows == 300
+    assert target.contents() == source.contents()
+    for part in (source, target, there.catalog, there.dense, there.text):
+        part.close()
 
 
 def test_a_refused_connection_is_an_outage_at_once() -> None:
