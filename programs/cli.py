@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     index.add_argument("--code", action="store_true", help="read source files into the code index")
     index.add_argument("--delete", action="store_true", help="remove the documents of PATH from the index")
     index.add_argument("--prune", action="store_true", help="also remove documents whose file is gone")
-    index.add_argument("--rebuild", action="store_true", help="empty the index first")
+    index.add_argument("--rebuild", action="store_true", help="make the index anew; the old one is searched until then")
     index.add_argument(
         "--enrich", action="store_true", help="first let the language model write questions and a summary per passage"
     )

@@ -4,10 +4,13 @@ For the tests of what lies above the stores: one that is down, slow, or forgets 
 from a real one at will. Search itself is simple: cosine by numpy, and shared words weighed by rarity.
 """
 
+import copy
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Self
 
 import numpy as np
 
@@ -62,6 +65,16 @@ class _Memory:
 
     def count(self, kind: Kind | None = None) -> int:
         return sum(kind in (None, row.kind) for row in self._rows.values())
+
+    @contextmanager
+    def rebuilding(self) -> Iterator[Self]:
+        fresh = copy.copy(self)
+        fresh.__dict__.update({name: {} for name in ("_rows", "_vectors") if name in self.__dict__})
+        yield fresh
+        with self._lock:
+            self.__dict__.update(
+                {name: fresh.__dict__[name] for name in ("_rows", "_vectors") if name in self.__dict__}
+            )
 
     def flush(self) -> None:
         """Nothing to do: rows are found at once."""

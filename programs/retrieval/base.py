@@ -27,6 +27,7 @@ Common to both stores
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -148,6 +149,16 @@ class DenseStore(Protocol):
 
     def flush(self) -> None: ...
 
+    def rebuilding(self) -> AbstractContextManager["DenseStore"]:
+        """A new content beside the old one, also of another embedder; leaving exchanges them.
+
+        Until then, every process searches the old content; after an exception inside, and after the
+        process has died, it is still there. The store that is given takes `upsert`, `delete`, `ids`,
+        `count`, `flush` and `clear`; it need not be searchable. What is written to the store itself
+        meanwhile is lost. One process at a time.
+        """
+        ...
+
     def clear(self) -> None:
         """Remove everything, also what was made with another embedder or schema."""
         ...
@@ -175,6 +186,10 @@ class TextStore(Protocol):
     def count(self, kind: Kind | None = None) -> int: ...
 
     def flush(self) -> None: ...
+
+    def rebuilding(self) -> AbstractContextManager["TextStore"]:
+        """As in `DenseStore`."""
+        ...
 
     def clear(self) -> None:
         """Remove everything."""

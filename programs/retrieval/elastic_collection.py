@@ -101,7 +101,7 @@ class ElasticCollection:
                 self._alias.swap(self._alias.make(design, live=False), design)
 
     @contextmanager
-    def rebuild(self) -> Iterator[Self]:
+    def rebuilding(self) -> Iterator[Self]:
         """Fill a new index while the old one is searched; then swap them, in one step.
 
         Gives a store that writes to the new index. What others write to the old one meanwhile is lost

@@ -4,6 +4,7 @@ For each batch of documents: record the new rows -> write them to both stores ->
 whole -> remove the old ones -> settle. `catalog` says what each state means after a crash.
 """
 
+import copy
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -179,17 +180,28 @@ class Indexer:
     def rebuild(
         self, paths: Sequence[Path], *, category: str | None = None, on_progress: ProgressCallback | None = None
     ) -> IndexReport:
-        """Empty the index, also one that was made with another embedder, and read the files again.
+        """Read the files into a new index that takes the place of the old one, also of another embedder.
+
+        The old one is searched until then, and stays when this is interrupted or killed. On a Milvus Lite
+        file no other process can search in any case: the one that writes holds it.
 
         Raises:
-            DocumentError: None of the paths exists; the index is as it was.
+            DocumentError: None of the paths exists, or no file can be read; the index is as it was.
         """
         if not any(os.path.exists(path) for path in paths):
             raise DocumentError(
                 "no such file or folder", path=", ".join(map(shown, paths)), hint="The index was left as it is."
             )
-        recovery.empty(self._catalog, self._index, self._dense, self._text)
-        return self.index_paths(paths, category=category, on_progress=on_progress)
+        fresh = copy.copy(self)
+        fresh._index = self._catalog.begin_rebuilding(self._index)
+        with self._text.rebuilding() as fresh._text, self._dense.rebuilding() as fresh._dense:
+            report = fresh.index_paths(paths, category=category, on_progress=on_progress)
+            if report.failed and not report.added:
+                path, reason = next(iter(report.failed.items()))
+                raise DocumentError(reason, path=path, hint="No file could be read. The index was left as it was.")
+            self._catalog.begin_switching(self._index)
+        self._catalog.end_rebuilding(self._index)
+        return report
 
     def recover(self) -> int:
         """Undo or finish what a crash left half done; gives the number of documents.

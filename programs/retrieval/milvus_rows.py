@@ -8,7 +8,7 @@ disagree about escapes in a literal; pymilvus itself puts keys into filters with
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -23,6 +23,9 @@ MAX_BYTES = 65_535
 
 MAX_LIMIT = 16_384
 """Most rows that one search or query may return on a server."""
+
+PROPERTY = "adaptive_rag."
+"""Begins the properties of a collection that say what it was made with."""
 
 STORED = ["id", "payload"]
 """Fields that a match is made of."""
@@ -122,6 +125,19 @@ def unpack(entity: dict[str, Any], score: float) -> Match:
             store=NAME,
             hint="Index the documents again into a new collection.",
         ) from error
+
+
+def noted_identity(description: Mapping[str, Any], names: Iterable[str]) -> dict[str, str | None]:
+    """What a collection was made with, from its properties or, on an older server, from its description."""
+    properties = description.get("properties") or {}
+    found = {name: properties.get(PROPERTY + name) for name in names}
+    if not any(found.values()):
+        try:
+            noted = json.loads(description.get("description") or "")
+            found = {name: noted.get(name) for name in found}
+        except (ValueError, AttributeError):
+            pass
+    return found
 
 
 def parse_version(text: str) -> tuple[int, int] | None:
