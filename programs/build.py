@@ -6,7 +6,7 @@ the background, so that it is ready when the first prompt is.
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -29,6 +29,7 @@ from programs.retrieval.enrichment import EnrichmentCache
 from programs.retrieval.indexing import DOCUMENTS, Indexer
 from programs.retrieval.pipeline import IndexStores, Searcher
 from programs.retrieval.plan import Index
+from programs.retrieval.preparing import Splitter, Workers
 from programs.retrieval.rerank import CrossEncoderReranker
 from programs.settings import ROLES, Settings, load_settings, settings_from
 from programs.tracing import start_tracing
@@ -38,6 +39,7 @@ C = TypeVar("C", bound="_Closable")
 ProgressCallback = Callable[[str, int, int], None]
 """Name of a long step, units done, units in all."""
 INDEXES: tuple[Index, ...] = ("documents", "code")
+SPLITTERS: dict[Index, Splitter] = {"documents": DOCUMENTS, "code": CODE}
 
 
 class _Closable(Protocol):
@@ -144,17 +146,17 @@ class Stores:
 
         return IndexStores(partial(healed, self.dense), partial(healed, self.text))
 
-    def indexer(self, index: Index) -> Indexer:
+    def indexer(self, index: Index, workers: Workers | None = None) -> Indexer:
         """Writes to an index."""
-        splitter = CODE if index == "code" else DOCUMENTS
         return Indexer(
             self.catalog(),
             self.dense(index),
             self.text(index),
             self.embedder,
             index=index,
-            splitter=splitter,
+            splitter=SPLITTERS[index],
             enrichments=self.enrichments,
+            workers=workers,
         )
 
     def place(self, index: Index) -> Place:
@@ -237,22 +239,36 @@ def build_enricher(settings: Settings | None = None, *, on_progress: ProgressCal
 
 
 @contextmanager
-def build_indexer(index: Index, settings: Settings | None = None) -> Iterator[Indexer]:
+def build_indexer(index: Index, settings: Settings | None = None, *, ray: str | None = None) -> Iterator[Indexer]:
     """An indexer that holds the right to write, healed first.
 
+    Args:
+        index: Name of the index.
+        settings: From the environment when None.
+        ray: Address of the Ray cluster whose processes read and embed; "" for one on this machine, None for none.
+
     Raises:
+        MissingPackageError: Ray is not installed.
         StoreLocked: Another process is writing, or reading a Milvus Lite file.
         StoreMismatch: The index was made with another embedder.
     """
     settings = settings or load_settings()
     stores = Stores(settings, load_embedder(settings.embedder))
     try:
-        with stores.writing():
-            indexer = stores.indexer(index)
+        with stores.writing(), _workers(index, settings, ray) as workers:
+            indexer = stores.indexer(index, workers)
             indexer.recover()
             yield indexer
     finally:
         stores.close()
+
+
+def _workers(index: Index, settings: Settings, ray: str | None) -> AbstractContextManager[Workers | None]:
+    if ray is None:
+        return nullcontext()
+    from programs.retrieval.ray_pipeline import ray_workers
+
+    return ray_workers(ray, SPLITTERS[index], partial(load_embedder, settings.embedder))
 
 
 def copy_stores(
