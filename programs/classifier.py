@@ -3,7 +3,7 @@
 Two logistic regressions on the mean-centred query vector, one for the intent, one for whether the
 question must be asked back. They cost milliseconds and no language model call, and the vector is needed
 for searching anyway. Where they are not sure enough, the language model decides with their opinion
-(`programs.router`). Fitted by `python -m optimize.calibrate`, stored as JSON, tied to the embedder.
+(`programs.router`). Fitted by `python -m optimize.router_fit`, stored as JSON, tied to the embedder.
 """
 
 from pathlib import Path
@@ -144,6 +144,6 @@ def load_classifier(embedder: str, path: Path = DEFAULT_PATH) -> IntentClassifie
     except (ValidationError, UnicodeDecodeError) as error:
         raise CompiledStateError(
             f"{path.name} is damaged: {str(error).splitlines()[0]}",
-            hint="Restore it, or make it anew with `python -m optimize.calibrate`.",
+            hint="Restore it, or make it anew with `python -m optimize.router_fit`.",
         ) from error
     return IntentClassifier(state) if state.embedder == embedder else None

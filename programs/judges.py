@@ -1,26 +1,31 @@
 """Three judges, each ending in a `Verdict`. A verdict cannot fail open.
 
-The score is the language model's probability of 是 against 否 at the token where it decides. A reply
-that cannot be used is asked for once more, differently; then a check without a language model
-stands in and says so; only where that has nothing to say either, the verdict is UNKNOWN, which never
-passes.
+The score is the language model's probability of 是 against 否 at the token where it decides; where the
+compiled state knows this language model, a fitted model weighs it together with what can be seen without
+one (`programs.features`). A reply that cannot be used is asked for once more, differently; then a check
+without a language model stands in and says so; only where that has nothing to say either, the verdict
+is UNKNOWN, which never passes.
 """
 
 import asyncio
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import dspy
 from pydantic import Field
 
-from programs import evidence
+from programs import background, evidence
 from programs.errors import LanguageModelError
+from programs.features import grounding_features, relevance_features, utility_features
 from programs.lm import ask
 from programs.logprobs import value_tokens
 from programs.module import AsyncModule, Resources
 from programs.prompting import passage_of, render_passages
+from programs.similarity import Similarity
+from programs.weighing import JudgeState, log_odds
 from signatures.judging import JudgeGrounding, JudgeRelevance, JudgeUtility
 from signatures.records import Hit, Passage, Verdict
 from signatures.vocabulary import NO, YES, FailureKind, JudgeName, Label
@@ -69,6 +74,17 @@ class _Judge(AsyncModule):
     def threshold(self) -> float:
         return self.resources.thresholds[self.name]
 
+    @property
+    def _state(self) -> JudgeState | None:
+        return self.resources.judges.get(self.name) if self.resources.similarity is not None else None
+
+    async def _features(self, extract: Callable[[Similarity], Any]) -> Any:
+        """What `extract` gives, off the loop; None where this judge weighs nothing."""
+        similarity = self.resources.similarity
+        if similarity is None or self._state is None:
+            return None
+        return await background.in_thread(partial(extract, similarity))
+
     async def _ask(self, **inputs: Any) -> dspy.Prediction:
         lm = self.resources.lms["judge"]
         try:
@@ -84,10 +100,25 @@ class _Judge(AsyncModule):
         verdict = Verdict(judge=self.name, score=score, passed=passed, reason=reason, **more)
         return dspy.Prediction(verdict=verdict, score=score, passed=passed, reason=reason)
 
-    def _labelled(self, reply: dspy.Prediction, **more: Any) -> dspy.Prediction:
+    def _labelled(
+        self, reply: dspy.Prediction, features: Mapping[str, float] | None, seen: Mapping[str, float]
+    ) -> dspy.Prediction:
         probabilities = label_probabilities(reply)
         score = probabilities[0] if probabilities else float(reply.verdict == YES)
-        return self._verdict(score, reply.reason.strip(), **more)
+        reason = reply.reason.strip()
+        if self._state is None or features is None:
+            return self._verdict(score, reason, evidence=dict(seen))
+        weighed = self._state.weighed.probability({**features, "lm": log_odds(score)})
+        if (weighed >= self.threshold) != (score >= 0.5):
+            # The sentence would contradict the verdict.
+            reason = f"语言模型的判断是“{YES if score >= 0.5 else NO}”，与其他依据合起来不成立（{reason}）"
+        return self._verdict(weighed, reason, evidence={**seen, **features, "lm": score})
+
+    def _alone(self, features: Mapping[str, float]) -> float | None:
+        """Probability without a language model; None where it would be a guess."""
+        assert self._state is not None
+        probability = self._state.alone.probability(features)
+        return None if self._state.low < probability < self._state.high else probability
 
 
 class RelevanceJudge(_Judge):
@@ -112,18 +143,34 @@ class RelevanceJudge(_Judge):
         if not items:
             return self._verdict(0.0, "没有检索到任何资料", source="rule")
         signature = _numbered(self.judge.signature, len(items))
+        features = await self._features(lambda near: relevance_features(question, items, near))
         try:
             reply = await self._ask(passages=render_passages(items), question=question, signature=signature)
         except LanguageModelError as error:
+            return self._without_lm(question, items, features, error)
+        labels = _aligned(reply.verdicts, len(items))
+        probabilities = label_probabilities(reply, "verdicts")
+        scores: list[float | None] = [None if label is None else float(label == YES) for label in labels]
+        if len(probabilities) == len(items) and None not in labels:
+            scores = list(probabilities)
+        if self._state is not None and features is not None:
+            weigh = self._state.weighed.probability
+            scores = [
+                self._alone(own) if score is None else weigh({**own, "lm": log_odds(score)})
+                for own, score in zip(features, scores, strict=True)
+            ]
+        return self._combined(items, scores)
+
+    def _without_lm(
+        self, question: str, items: list[Passage], features: list[dict[str, float]] | None, error: LanguageModelError
+    ) -> dspy.Prediction:
+        if features is not None:
+            scores = [self._alone(own) for own in features]
+        else:
             overlaps = [evidence.term_overlap(question, f"{p.heading}\n{p.text}") for p in items]
             # Shared words are a sign; that there are few is none, as the right passage may use others.
             scores = [overlap if overlap >= self.threshold else None for overlap in overlaps]
-            return self._combined(items, scores, source="check", error_kind=error.kind)
-        labels = _aligned(reply.verdicts, len(items))
-        probabilities = label_probabilities(reply, "verdicts")
-        if len(probabilities) == len(items) and None not in labels:
-            return self._combined(items, list(probabilities))
-        return self._combined(items, [None if label is None else float(label == YES) for label in labels])
+        return self._combined(items, scores, source="check", error_kind=error.kind)
 
     def _combined(self, items: list[Passage], scores: list[float | None], **more: Any) -> dspy.Prediction:
         known = [score for score in scores if score is not None]
@@ -162,17 +209,23 @@ class GroundingJudge(_Judge):
         if found.missing_numbers:
             reason = f"资料里没有这些数字：{'、'.join(found.missing_numbers[:5])}"
             return self._verdict(0.0, reason, source="check", evidence=found.features)
+        features = await self._features(lambda near: grounding_features(question, answer, items, near))
         try:
             reply = await self._ask(passages=render_passages(items), question=question, answer=answer)
         except LanguageModelError as error:
-            return self._checked(found, error.kind)
-        return self._labelled(reply, evidence=found.features)
+            return self._checked(found, features, error.kind)
+        return self._labelled(reply, features, found.features)
 
-    def _checked(self, found: evidence.Support, kind: FailureKind) -> dspy.Prediction:
+    def _checked(
+        self, found: evidence.Support, features: Mapping[str, float] | None, kind: FailureKind
+    ) -> dspy.Prediction:
         """The stand-in: a clear yes or no, or UNKNOWN in between."""
         score: float | None = None
         reason = "语言模型没有给出判断，逐字核对也不能确定"
-        if found.missing_names or found.negation > 0 or found.overlap < 0.4:
+        if features is not None:
+            score = self._alone(features)
+            reason = reason if score is None else "没有语言模型的判断，由逐字核对和语义相近程度得出"
+        elif found.missing_names or found.negation > 0 or found.overlap < 0.4:
             score, reason = 0.0, "逐字核对：答案里有资料中找不到的内容"
         elif found.overlap >= 0.9:
             score, reason = 1.0, "逐字核对：答案的内容都在资料里"
@@ -195,12 +248,16 @@ class UtilityJudge(_Judge):
         """
         if not answer.strip() or evidence.is_refusal(answer):
             return self._verdict(0.0, "没有给出答案", source="rule")
+        features = await self._features(lambda near: utility_features(question, answer, near))
         try:
             reply = await self._ask(question=question, answer=evidence.strip_citations(answer))
         except LanguageModelError as error:
-            # Whether a text answers a question cannot be checked from its words.
-            return self._verdict(None, "语言模型没有给出判断", error_kind=error.kind)
-        return self._labelled(reply)
+            # Without fitted features, whether a text answers a question cannot be checked from its words.
+            score = None if features is None else self._alone(features)
+            reason = "语言模型没有给出判断" if score is None else "没有语言模型的判断，由用词和形式得出"
+            source: Any = "lm" if score is None else "check"
+            return self._verdict(score, reason, source=source, error_kind=error.kind)
+        return self._labelled(reply, features, {})
 
 
 class Judges(dspy.Module):

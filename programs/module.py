@@ -13,10 +13,13 @@ from programs import background
 from programs.classifier import IntentClassifier
 from programs.lm import RoleLMs
 from programs.settings import Settings
+from programs.similarity import Similarity
+from programs.weighing import JudgeState
 from signatures.vocabulary import JudgeName
 
 if TYPE_CHECKING:
     from programs.retrieval.pipeline import Searcher
+    from programs.state import CompiledState
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,10 @@ class Resources:
         searcher: Searches the indexes.
         settings: All settings.
         thresholds: Score from which a judge's verdict passes.
+        judges: How each judge weighs its evidence, by name; one that is not named takes the language
+            model's probability as it is.
+        similarity: Compares texts for the judges that weigh; None where none does.
+        state: The compiled state that is used.
         classifier: First stage of the router; None leaves every question to the language model.
         close: Closes the stores; the program cannot search afterwards.
     """
@@ -39,6 +46,9 @@ class Resources:
     searcher: "Searcher"
     settings: Settings
     thresholds: Mapping[JudgeName, float]
+    judges: Mapping[JudgeName, JudgeState] = field(default_factory=dict)
+    similarity: Similarity | None = None
+    state: "CompiledState | None" = None
     classifier: IntentClassifier | None = None
     close: Callable[[], None] = field(default=lambda: None, repr=False)
 

@@ -104,6 +104,8 @@ class Settings(BaseSettings):
     relevance_threshold: float = Field(default=0.5, ge=0, le=1, description="under it a passage is dropped")
     grounding_threshold: float = Field(default=0.5, ge=0, le=1, description="under it an answer is not supported")
     utility_threshold: float = Field(default=0.5, ge=0, le=1, description="under it an answer is not useful")
+    compiled: Path | None = Field(default=None, description="compiled state (JSON); none takes what is promoted")
+    use_compiled: bool = Field(default=True, description="off runs the prompts and judges as they are written")
     max_hops: int | None = Field(default=None, ge=1, le=10, description="turns of the loop; none takes the strategy's")
     deadline: float = Field(default=180.0, gt=0, description="seconds for one question")
     max_lm_calls: int = Field(default=40, ge=1, description="language model calls for one question")

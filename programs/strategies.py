@@ -28,14 +28,20 @@ STRATEGY_TABLE: Mapping[Strategy, StrategyEntry] = MappingProxyType(
     {
         "direct_reply": StrategyEntry("reply"),
         "fast_retrieval": StrategyEntry(
-            "retrieve", RetrievalPlan(routes=("dense", "text"), top_k=3, rough_top_k=8, max_hops=2)
+            "retrieve",
+            RetrievalPlan(routes=("dense", "text", "questions", "summaries"), top_k=3, rough_top_k=8, max_hops=2),
         ),
         "standard_retrieval": StrategyEntry(
-            "retrieve", RetrievalPlan(routes=("dense", "text", "rewritten"), top_k=5, rough_top_k=8, max_hops=2)
+            "retrieve",
+            RetrievalPlan(
+                routes=("dense", "text", "questions", "summaries", "rewritten"), top_k=5, rough_top_k=8, max_hops=2
+            ),
         ),
         "deep_search": StrategyEntry(
             "retrieve",
-            RetrievalPlan(routes=("dense", "text"), top_k=8, rough_top_k=8, decompose=True, max_hops=3),
+            RetrievalPlan(
+                routes=("dense", "text", "questions", "summaries"), top_k=8, rough_top_k=8, decompose=True, max_hops=3
+            ),
         ),
         "code_search": StrategyEntry(
             "retrieve",

@@ -118,7 +118,8 @@ class Bench:
 def make_rag(stores_k: Any, corpus_k: Sequence[Any], embedder: Any) -> Iterator[Callable[..., Bench]]:
     """Builds a program on corpus K with a scripted language model.
 
-    `make_rag(script, passages=…, dense=…, text=…, reranker=…, thresholds=…, options=…, **settings)`:
+    `make_rag(script, passages=…, dense=…, text=…, reranker=…, thresholds=…, judges=…, options=…, **settings)`:
+    `judges` are states of judges that weigh evidence,
     `passages` instead of corpus K go into stores in memory, `dense` and `text` replace a store (stores in
     memory are filled), `options` is put behind the endpoint's line, such as `?timeout=1`.
     """
@@ -130,6 +131,7 @@ def make_rag(stores_k: Any, corpus_k: Sequence[Any], embedder: Any) -> Iterator[
     from programs.module import Resources
     from programs.retrieval.pipeline import IndexStores, Searcher
     from programs.settings import load_settings
+    from programs.similarity import Similarity
 
     with ExitStack() as stack:
 
@@ -141,6 +143,7 @@ def make_rag(stores_k: Any, corpus_k: Sequence[Any], embedder: Any) -> Iterator[
             text: Any = None,
             reranker: Any = None,
             thresholds: dict[str, float] | None = None,
+            judges: dict[str, Any] | None = None,
             options: str = "",
             **settings: Any,
         ) -> Bench:
@@ -160,6 +163,8 @@ def make_rag(stores_k: Any, corpus_k: Sequence[Any], embedder: Any) -> Iterator[
                 searcher=Searcher({"documents": stores, "code": stores}, embedder, reranker),
                 settings=given,
                 thresholds={"relevance": 0.5, "grounding": 0.5, "utility": 0.5, **(thresholds or {})},
+                judges=judges or {},
+                similarity=Similarity(embedder) if judges else None,
             )
             return Bench(AdaptiveRAG(resources), lm, dense, text)
 

@@ -15,6 +15,7 @@ from urllib.parse import urlparse
 
 from programs.errors import StoreMismatch, StoreUnavailable
 from programs.retrieval import milvus_lite_file as lite_file
+from programs.retrieval import milvus_lite_search
 from programs.retrieval.milvus_rows import NAME
 
 _CONNECT_SECONDS = 5.0  # most that is waited for a connection
@@ -121,6 +122,7 @@ class MilvusConnection:
         )
 
     def _open_file(self, path: Path) -> Any:
+        milvus_lite_search.install()
         file = lite_file.join(path)
         try:
             file.path.parent.mkdir(parents=True, exist_ok=True)

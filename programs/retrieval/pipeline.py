@@ -106,6 +106,10 @@ class Searcher:
         legs = _legs(queries, plan.routes, rewritten, hypothetical)
         vectors, failure = await self._embed(legs, plan)
         outcomes = await asyncio.gather(*(self._run(leg, plan, category, vectors, failure) for leg in legs))
+        if all(outcome is None for outcome in outcomes):
+            # Nothing was searched at all: this is no "not in the knowledge base".
+            empty = StoreMismatch("索引里没有这些路的内容", store="dense", hint="adaptive-rag index --enrich PATH…")
+            outcomes = [empty for _ in outcomes]
         degraded: dict[str, None] = {}
         outages: dict[RouteName, None] = {}
         fused: list[list[Hit]] = []
@@ -115,7 +119,7 @@ class Searcher:
                 if isinstance(outcome, AdaptiveRAGError):
                     degraded[f"{leg.route}: {outcome.message}"] = None
                     outages[leg.route] = None
-                elif leg.query == number:
+                elif leg.query == number and outcome is not None:
                     lists.append(RankedList(leg.route, outcome, plan.weights.get(leg.route, 1.0)))
             found = self._filtered(fuse(lists), category, degraded)
             if plan.rerank and self._reranker is not None and found:
@@ -159,20 +163,21 @@ class Searcher:
         category: str | None,
         vectors: Mapping[tuple[str, bool], Vector],
         failure: AdaptiveRAGError | None,
-    ) -> list[Match] | AdaptiveRAGError:
+    ) -> list[Match] | AdaptiveRAGError | None:
+        """Matches, or the error; None where the index was never given rows of this kind, which is no failure:
+        the passages themselves are searched by other routes."""
         if leg.dense and failure is not None:
             return failure
         stores = self._indexes[plan.index]
 
-        def call() -> list[Match]:
+        def call() -> list[Match] | None:
             options: dict[str, Any] = {"top_k": plan.rough_top_k, "kind": leg.kind, "category": category}
             if not leg.dense:
                 return stores.open_text().search(leg.text, **options)
             dense = stores.open_dense()
             found = dense.search(vectors[leg.text, leg.as_document], **options)
             if not found and leg.kind != "passage" and not dense.count(leg.kind):
-                # A route that was never filled has found nothing out: this is no "not in the knowledge base".
-                raise StoreMismatch(f"索引里没有这一路的内容（{leg.kind}）", store=dense.name)
+                return None
             return found
 
         try:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data.loading import load_route_cases
-from optimize.calibrate import measure_router
+from optimize.router_fit import measure_router
 from programs.classifier import DEFAULT_PATH, ClassifierState, load_classifier
 from programs.errors import CompiledStateError
 

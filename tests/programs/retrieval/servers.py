@@ -1,9 +1,11 @@
 """Real servers for tests: plain functions and context managers, for any test file."""
 
 import http.client
+import importlib.util
 import json
 import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -24,6 +26,11 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[3]
 START_ELASTICSEARCH = REPOSITORY.parent / "shared" / "elasticsearch" / "start"
 NO_JAVA = 78  # exit code of `start`
+HAS_MILVUS = importlib.util.find_spec("milvus") is not None
+NO_MILVUS = "no Milvus server to start: pip install --no-deps milvus==2.3.5"
+_START_MILVUS = "from milvus import main; main()"
+# A strong read waits for the next tick; as delivered there are five a second, here fifty.
+_MILVUS_OPTIONS = ["--extra-config", "proxy.timeTickInterval=20"]
 
 
 def free_port() -> int:
@@ -39,11 +46,16 @@ class ElasticsearchNode:
     Attributes:
         url: Its address.
         process: The Java process, None while it is down.
+
+    Args:
+        folder: For its data and its log.
+        heap: Memory of Java.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, heap: str = "256m") -> None:
         self._port = free_port()
         self._folder = folder
+        self._heap = heap
         self.url = f"http://127.0.0.1:{self._port}"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -53,7 +65,7 @@ class ElasticsearchNode:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         with (self._folder / "node.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [str(START_ELASTICSEARCH), str(self._port), str(self._folder / "data"), "256m"],
+                [str(START_ELASTICSEARCH), str(self._port), str(self._folder / "data"), self._heap],
                 env={**os.environ, "PATH": path},
                 stdout=log,
                 stderr=log,
@@ -84,6 +96,73 @@ class ElasticsearchNode:
         if self.process is not None:
             self.process.kill()
             self.process.wait(timeout=20)
+            self.process = None
+
+
+class MilvusServer:
+    """A Milvus 2.3.5 that a test may kill and start again with the same data on the same port.
+
+    The package `milvus==2.3.5` carries it, the last one that can be installed like this.
+
+    Attributes:
+        uri: Its address.
+        process: The process that starts the server, None while it is down.
+
+    Args:
+        folder: For its data (half a gigabyte, most of it the unpacked program) and its log.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._port = free_port()
+        self._folder = folder
+        self.uri = f"http://127.0.0.1:{self._port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, seconds: float = 90.0) -> None:
+        """Start and wait until it answers."""
+        from programs.errors import StoreUnavailable
+        from programs.retrieval.milvus import MilvusDenseStore
+
+        words = ["--data", str(self._folder / "data"), "--proxy-port", str(self._port), *_MILVUS_OPTIONS]
+        with (self._folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _START_MILVUS, *words],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # so that the server it starts can be ended with it
+            )
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                store = MilvusDenseStore(self.uri, collection="starting", dimension=8, embedder="none", timeout=2.0)
+                store.count()
+                store.close()
+                return
+            except StoreUnavailable:
+                if time.monotonic() > deadline or self.process.poll() is not None:
+                    self.kill()
+                    raise
+                time.sleep(0.3)
+
+    def stop(self) -> None:
+        """End it for good, politely first, and remove its data."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                pass
+        self.kill()
+        shutil.rmtree(self._folder / "data", ignore_errors=True)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        if self.process is not None:
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self.process.wait(timeout=10)
             self.process = None
 
 

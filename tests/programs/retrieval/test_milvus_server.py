@@ -1,15 +1,6 @@
-"""A real Milvus 2.3.5 keeps the promises of `base.py`, and says clearly that it cannot search text.
+"""A real Milvus 2.3.5 keeps the promises of `base.py`, and says clearly that it cannot search text."""
 
-The server comes from the package `milvus==2.3.5`, the last one that can be installed like this.
-"""
-
-import importlib.util
-import os
-import shutil
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +11,7 @@ import numpy as np
 import pytest
 from conformance import DIMENSION, HOSTILE, DenseConformance, assert_store_error, ids_of, row, vector_of
 from index_bench import HashEmbedder, Index, write
+from servers import HAS_MILVUS, NO_MILVUS, MilvusServer, free_port
 
 from programs.errors import StoreMismatch, StoreUnavailable
 from programs.retrieval.catalog import Catalog
@@ -29,21 +21,8 @@ from programs.retrieval.text_index import TantivyTextStore
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.skipif(
-        importlib.util.find_spec("milvus") is None,
-        reason="no Milvus server to start: pip install --no-deps milvus==2.3.5",
-    ),
+    pytest.mark.skipif(not HAS_MILVUS, reason=NO_MILVUS),
 ]
-
-# A strong read waits for the next tick; as delivered there are five a second, here fifty.
-SERVER = "from milvus import main; main()"
-OPTIONS = ["--extra-config", "proxy.timeTickInterval=20"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def dense(
@@ -57,60 +36,17 @@ def dense(
     return MilvusDenseStore(uri, collection=collection, dimension=dimension, embedder=embedder, timeout=timeout)
 
 
-class Server:
-    """The one server of this file."""
-
-    def __init__(self, folder: Path) -> None:
-        port = free_port()
-        self.uri = f"http://127.0.0.1:{port}"
-        self.data = folder / "data"
-        self.log = folder / "server.log"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", SERVER, "--data", str(self.data), "--proxy-port", str(port), *OPTIONS],
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # so that the server it starts can be ended with it
-            )
-        deadline = time.monotonic() + 90
-        while True:
-            try:
-                store = dense(self.uri, "starting", timeout=2.0)
-                store.count()
-                store.close()
-                return
-            except StoreUnavailable:
-                if time.monotonic() > deadline or self.process.poll() is not None:
-                    self.stop()
-                    raise
-                time.sleep(0.3)
-
-    def stop(self) -> None:
-        """End the server; what does not go when asked is killed."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            try:
-                self.process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                pass
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self.process.wait(timeout=10)
-        shutil.rmtree(self.data, ignore_errors=True)  # half a gigabyte, most of it the unpacked program
-
-
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    running = Server(tmp_path_factory.mktemp("milvus"))
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusServer]:
+    running = MilvusServer(tmp_path_factory.mktemp("milvus"))
+    running.start()
     yield running
     running.stop()
 
 
 class TestMilvusServerDenseConformance(DenseConformance):
     @pytest.fixture
-    def open_store(self, server: Server) -> Iterator[Callable[[], MilvusDenseStore]]:
+    def open_store(self, server: MilvusServer) -> Iterator[Callable[[], MilvusDenseStore]]:
         opened: list[MilvusDenseStore] = []
 
         def open_it() -> MilvusDenseStore:
@@ -126,7 +62,7 @@ class TestMilvusServerDenseConformance(DenseConformance):
             store.close()
 
 
-def test_a_server_before_2_5_is_refused_for_text(server: Server) -> None:
+def test_a_server_before_2_5_is_refused_for_text(server: MilvusServer) -> None:
     store = dense(server.uri, "versions")
     assert (store.server_version() or "").startswith("v2.3.5")
     assert not store.supports_text
@@ -136,7 +72,7 @@ def test_a_server_before_2_5_is_refused_for_text(server: Server) -> None:
     assert_store_error(caught.value, "2.3.5", "2.5")
 
 
-def test_two_that_make_the_collection_at_once(server: Server) -> None:
+def test_two_that_make_the_collection_at_once(server: MilvusServer) -> None:
     stores = [dense(server.uri, "race") for _ in range(2)]
     start = threading.Barrier(2)
 
@@ -151,7 +87,7 @@ def test_two_that_make_the_collection_at_once(server: Server) -> None:
         store.close()
 
 
-def test_a_collection_of_another_embedder_is_refused(server: Server) -> None:
+def test_a_collection_of_another_embedder_is_refused(server: MilvusServer) -> None:
     store = dense(server.uri, "mine")
     store.upsert([row("a#1", "退货")], np.stack([vector_of("退货")]))
     store.close()
@@ -163,7 +99,7 @@ def test_a_collection_of_another_embedder_is_refused(server: Server) -> None:
         other.close()
 
 
-def test_a_collection_that_another_program_made_is_refused(server: Server) -> None:
+def test_a_collection_that_another_program_made_is_refused(server: MilvusServer) -> None:
     from pymilvus import MilvusClient
 
     client = MilvusClient(server.uri)
@@ -175,7 +111,7 @@ def test_a_collection_that_another_program_made_is_refused(server: Server) -> No
     store.close()
 
 
-def test_the_parser_of_the_server_reads_quoted_values_as_they_were(server: Server) -> None:
+def test_the_parser_of_the_server_reads_quoted_values_as_they_were(server: MilvusServer) -> None:
     from pymilvus import MilvusClient
 
     store = dense(server.uri, "quoted")
@@ -189,7 +125,7 @@ def test_the_parser_of_the_server_reads_quoted_values_as_they_were(server: Serve
     store.close()
 
 
-def test_an_index_is_copied_to_the_server_and_back(server: Server, tmp_path: Path) -> None:
+def test_an_index_is_copied_to_the_server_and_back(server: MilvusServer, tmp_path: Path) -> None:
     docs = write(tmp_path / "docs", {f"{n}.md": f"# 文{n}\n\n第 {n} 篇的内容。\n" for n in range(300)})
     source, target = Index(tmp_path / "source", HashEmbedder()), Index(tmp_path / "target", HashEmbedder())
     source.indexer.index_paths([docs])
@@ -205,7 +141,7 @@ def test_an_index_is_copied_to_the_server_and_back(server: Server, tmp_path: Pat
         part.close()
 
 
-def test_searches_go_on_while_the_collection_is_rebuilt(server: Server) -> None:
+def test_searches_go_on_while_the_collection_is_rebuilt(server: MilvusServer) -> None:
     store, reader = (dense(server.uri, "swapped", timeout=2.0) for _ in range(2))
     store.upsert([row("a#1", "退货")], np.stack([vector_of("退货")]))
     found: list[str] = []
@@ -264,7 +200,7 @@ def test_a_host_that_does_not_exist_is_an_outage() -> None:
         dense("http://milvus.invalid:19530", "passages")
 
 
-def test_a_server_that_goes_away_is_an_outage_and_no_empty_result(server: Server) -> None:
+def test_a_server_that_goes_away_is_an_outage_and_no_empty_result(server: MilvusServer) -> None:
     # The last test of this file: it stops the server.
     store = dense(server.uri, "passages", timeout=3.0)
     store.upsert([row("a#1", "退货")], np.stack([vector_of("退货")]))

@@ -201,3 +201,11 @@ def test_a_route_that_was_never_filled_is_named_and_is_not_an_empty_result(bench
     found = bench.search("退货", routes=["questions"])
     assert (ids(found), found.outages) == ([], ("questions",))
     assert "question" in found.degraded[0]
+
+
+
+def test_an_index_without_questions_is_searched_by_its_passages_as_if_the_route_were_not_there(bench: Bench) -> None:
+    plain = bench.search("退货", routes=["dense", "text"])
+    found = bench.search("退货", routes=["dense", "text", "questions", "summaries"])
+    assert (found.outages, found.degraded) == ((), ())
+    assert [(hit.passage.id, hit.score) for hit in found.hits] == [(hit.passage.id, hit.score) for hit in plain.hits]

@@ -1,0 +1,184 @@
+"""What can be seen of a case without a language model, as numbers for `programs.weighing`.
+
+Each judge weighs these beside the language model's opinion. All are small, cheap and language-neutral;
+which of them is worth anything is measured by `python -m optimize calibrate` and stands in its report.
+"""
+
+import math
+import re
+import unicodedata
+from collections.abc import Sequence
+from itertools import pairwise
+
+from programs import evidence
+from programs.retrieval.sentences import sentences
+from programs.retrieval.tokens import fold, words
+from programs.similarity import Similarity
+from signatures.records import Passage
+
+RELEVANCE = ("nearest", "cosine_gap", "overlap", "codes", "heading", "pairs", "length", "same_script")
+GROUNDING = (
+    "support_least",
+    "support_mean",
+    "overlap",
+    "pairs",
+    "aligned",
+    "foreign_words",
+    "missing_numbers",
+    "stray_numbers",
+    "missing_names",
+    "negation",
+    "absolute",
+    "length",
+    "same_script",
+)
+UTILITY = (
+    "cosine",
+    "overlap",
+    "pairs",
+    "echo",
+    "length",
+    "sentences",
+    "number_due",
+    "steps_due",
+    "sides_due",
+    "code_due",
+    "refusal",
+    "empty_talk",
+    "open_end",
+)
+
+_HAN = re.compile(r"[\u4e00-\u9fff]")
+_ASKS_NUMBER = re.compile(
+    r"多少|几(?!乎|何|个步骤)|多[久长大高远]|何时|什么时候|哪[天年月]|\bhow (?:many|much|long|often|far)\b|\bwhen\b",
+    re.I,
+)
+_ASKS_STEPS = re.compile(r"怎么(?!样的人|回事)|如何|怎样|步骤|流程|咋|\bhow (?:do|can|to|should)\b|\bsteps?\b", re.I)
+_ASKS_SIDES = re.compile(
+    r"区别|差别|不同|相比|比较|对比|差多少|哪个(?:更|好|快|贵)|还是|\bvs\b|versus|difference|compare|\bor\b", re.I
+)
+_ASKS_CODE = re.compile(r"代码|命令|脚本|sql|函数|示例|写(?:个|一|段)|\bcode\b|command|snippet|script|function", re.I)
+_STEP = re.compile(
+    r"(?m)^\s*(?:\d+[.、)]|[-*•])|第[一二三四五六]步|首先|其次|然后|再|接着|最后|先|点击|进入|打开|\bthen\b|\bfirst\b|\bclick\b|\bopen\b",
+    re.I,
+)
+_CODE = re.compile(r"```|`[^`]+`|\b(?:SELECT|def|curl|import|function|const|pip|npm|git|docker)\b|[{}();=]{2}|--\w+")
+_ABSOLUTE = re.compile(
+    r"只有|仅限|全部|所有|一律|任何|都可以|必须|不得|最[多少高低]|至[多少]|\ball\b|\bonly\b|\bany\b|\bmust\b|\balways\b",
+    re.I,
+)
+_EMPTY = re.compile(
+    r"具体(?:情况|规定|流程|金额|以)|视情况|因(?:情况|人|地)而|咨询(?:相关|有关|人力|行政|客服)|联系(?:相关|客服|管理员|人力)|"
+    r"相关(?:规定|制度|部门|文档|手册)|参考(?:官方|相关|手册|文档)|建议您?(?:查看|咨询|联系|参考)|希望(?:对|能|以上)|"
+    r"it depends|please (?:contact|refer|consult|check)|relevant department|official documentation",
+    re.I,
+)
+_ENDS = re.compile(r"[。．.!！?？；;)）」』”\"'`%％℃元天时日年月号个次\]】…]\s*$|[A-Za-z0-9]\s*$")
+
+
+def relevance_features(question: str, passages: Sequence[Passage], similarity: Similarity) -> list[dict[str, float]]:
+    """Features of each passage for `RELEVANCE`; same order."""
+    nearest = similarity.nearest_sentence(question, passages)
+    best = max(nearest, default=0.0)
+    asked, asked_pairs = words(question), _pairs(question)
+    asked_codes = _codes(question)
+    found = []
+    for passage, near in zip(passages, nearest, strict=True):
+        whole = f"{passage.heading}\n{passage.text}"
+        held, heading = words(whole), words(passage.heading)
+        found.append(
+            {
+                "nearest": near,
+                "cosine_gap": best - near,
+                "overlap": _share(asked, held),
+                "codes": _share(asked_codes, _codes(whole)) if asked_codes else 1.0,
+                "heading": _share(asked, heading),
+                "pairs": _share(asked_pairs, _pairs(whole)),
+                "length": math.log1p(len(passage.text)),
+                "same_script": float(_script(question) == _script(passage.text)),
+            }
+        )
+    return found
+
+
+def grounding_features(
+    question: str, answer: str, passages: Sequence[Passage], similarity: Similarity
+) -> dict[str, float]:
+    """Features for `GROUNDING`."""
+    answer = evidence.strip_citations(answer)
+    found = evidence.support(answer, passages, question)
+    statements = sentences(answer) or [answer]
+    near = similarity.support(statements, passages)
+    given = "\n".join(f"{p.heading}\n{p.text}" for p in passages)
+    places = [(f"{p.heading} {s}", words(f"{p.heading} {s}")) for p in passages for s in sentences(p.text) or [p.text]]
+    aligned, stray = [], 0
+    for statement in statements:
+        # By what it is about, not by its numbers: a wrong number stands in some other sentence.
+        own = {word for word in words(statement) if not any(char.isdigit() for char in word)}
+        place, held = max(places, key=lambda one: _share(own, one[1]))
+        aligned.append(_share(own, held))
+        # A number that the passages hold elsewhere, but not where the rest of the sentence stands.
+        stray += len(evidence.numbers(statement) - evidence.numbers(place) - evidence.numbers(question))
+    return {
+        "support_least": min(near),
+        "support_mean": sum(near) / len(near),
+        "overlap": found.overlap,
+        "pairs": _share(_pairs(answer), _pairs(given)),
+        "aligned": min(aligned),
+        "foreign_words": math.log1p(len(words(answer) - words(f"{given}\n{question}"))),
+        "missing_numbers": float(min(len(found.missing_numbers), 3)),
+        "stray_numbers": float(min(stray, 3)),
+        "missing_names": float(min(len(found.missing_names), 3)),
+        "negation": found.negation,
+        "absolute": float(len(set(_ABSOLUTE.findall(answer)) - set(_ABSOLUTE.findall(given)))),
+        "length": math.log1p(len(answer)),
+        "same_script": float(_script(answer) == _script(given)),
+    }
+
+
+def utility_features(question: str, answer: str, similarity: Similarity) -> dict[str, float]:
+    """Features for `UTILITY`."""
+    answer = evidence.strip_citations(answer)
+    asked, said = words(question), words(answer)
+    return {
+        "cosine": similarity.between(question, answer),
+        "overlap": _share(asked, said),
+        "pairs": _share(_pairs(question), _pairs(answer)),
+        # An answer of nothing but the question's words says nothing.
+        "echo": _share(said, asked),
+        "length": math.log1p(len(answer)),
+        "sentences": math.log1p(len(sentences(answer))),
+        "number_due": _due(_ASKS_NUMBER, question, bool(evidence.numbers(answer))),
+        "steps_due": _due(_ASKS_STEPS, question, len(_STEP.findall(answer)) > 1),
+        "sides_due": _due(_ASKS_SIDES, question, _share(asked, said) >= 0.5),
+        "code_due": _due(_ASKS_CODE, question, bool(_CODE.search(answer))),
+        "refusal": float(evidence.is_refusal(answer)),
+        "empty_talk": float(min(len(_EMPTY.findall(answer)), 3)),
+        "open_end": float(not _ENDS.search(answer)),
+    }
+
+
+def _due(asks: re.Pattern[str], question: str, given: bool) -> float:
+    """1 where the question asks for something and gets it, -1 where it does not, 0 where it does not ask."""
+    return (1.0 if given else -1.0) if asks.search(question) else 0.0
+
+
+def _share(part: set[str], whole: set[str]) -> float:
+    return len(part & whole) / len(part) if part else 0.0
+
+
+def _pairs(text: str) -> set[str]:
+    """Pairs of neighbouring characters, folded; they see words that a dictionary cuts otherwise."""
+    plain = "".join(char for char in fold(text) if char.isalnum())
+    return {f"{a}{b}" for a, b in pairwise(plain)}
+
+
+def _codes(text: str) -> set[str]:
+    """Numbers and Latin names, which a passage about something near does not share."""
+    return evidence.numbers(text) | evidence.names(text)
+
+
+def _script(text: str) -> bool:
+    """Whether a text is Chinese."""
+    text = unicodedata.normalize("NFKC", text)
+    return len(_HAN.findall(text)) * 4 >= len(text.replace(" ", ""))
