@@ -20,6 +20,7 @@ from signatures.vocabulary import STRATEGIES
 if TYPE_CHECKING:
     from programs.rendering import Progress
     from programs.retrieval.indexing import Indexer
+    from programs.retrieval.plan import Index
     from signatures.records import Answer
 
 ANSWERED, ERROR, USAGE, NO_ANSWER = 0, 1, 2, 3
@@ -68,9 +69,22 @@ def _parser() -> argparse.ArgumentParser:
     index.add_argument("--code", action="store_true", help="read source files into the code index")
     index.add_argument("--delete", action="store_true", help="remove the documents of PATH from the index")
     index.add_argument("--prune", action="store_true", help="also remove documents whose file is gone")
-    index.add_argument("--rebuild", action="store_true", help="empty the index first")
+    index.add_argument("--rebuild", action="store_true", help="make the index anew; the old one is searched until then")
     index.add_argument(
         "--enrich", action="store_true", help="first let the language model write questions and a summary per passage"
+    )
+    index.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="read and embed in the processes of a Ray cluster (none given: one on this machine)",
+    )
+    index.add_argument(
+        "--copy-to",
+        type=Path,
+        metavar="FILE",
+        help="copy all indexes (with --code that one) to the stores of the settings in FILE, reading no source",
     )
     index.add_argument("--yes", action="store_true", help="with --enrich: do not ask whether the cost is right")
     index.set_defaults(run=_index)
@@ -161,12 +175,19 @@ def _index(arguments: argparse.Namespace) -> int:
     from programs.build import build_indexer
     from programs.rendering import Progress, print_index_report
 
+    if arguments.copy_to:
+        return _copy(arguments)
+    if arguments.ray and Path(arguments.ray).exists():
+        # `--ray PATH`: what was meant is a path.
+        arguments.paths.append(Path(arguments.ray))
+        arguments.ray = ""
     if not arguments.paths:
         _usage("index needs at least one PATH")
     missing = [str(path) for path in arguments.paths if not path.exists()]
     if missing and not arguments.delete:
         _usage(f"no such file or folder: {', '.join(missing)}")
-    with Progress(enabled=True) as progress, build_indexer("code" if arguments.code else "documents") as indexer:
+    index: Index = "code" if arguments.code else "documents"
+    with Progress(enabled=True) as progress, build_indexer(index, ray=arguments.ray) as indexer:
         if arguments.delete:
             report = indexer.delete(arguments.paths)
         elif arguments.enrich and not _enrich(indexer, arguments, progress):
@@ -179,6 +200,24 @@ def _index(arguments: argparse.Namespace) -> int:
             )
     print_index_report(report)
     return ERROR if report.failed else ANSWERED
+
+
+def _copy(arguments: argparse.Namespace) -> int:
+    from programs.build import INDEXES, copy_stores
+    from programs.rendering import Progress, print_copy_report
+
+    given = ("category", "delete", "prune", "rebuild", "enrich", "ray")
+    if arguments.paths or any(getattr(arguments, name) not in (None, False) for name in given):
+        _usage("index --copy-to goes with --code only: what is in the index is copied")
+    with Progress(enabled=True) as progress:
+        reports = copy_stores(
+            arguments.copy_to, ("code",) if arguments.code else INDEXES, on_progress=progress.long_step
+        )
+    for index, report in reports.items():
+        print_copy_report(index, report)
+    if not reports:
+        _usage("nothing to copy: the index is empty")
+    return ERROR if any(report.failed for report in reports.values()) else ANSWERED
 
 
 def _enrich(indexer: "Indexer", arguments: argparse.Namespace, progress: "Progress") -> bool:

@@ -15,6 +15,7 @@ from signatures.records import Answer, HopTrace, Verdict
 
 if TYPE_CHECKING:
     from programs.doctor import Check
+    from programs.retrieval.copying import CopyReport
     from programs.retrieval.enriching import EnrichmentCost
     from programs.retrieval.index_report import IndexReport
     from programs.settings import Settings
@@ -180,6 +181,18 @@ def print_index_report(report: "IndexReport") -> None:
             f"新增 {len(report.added)}，更新 {len(report.changed)}，未变 {len(report.unchanged)}，"
             f"删除 {len(report.removed)}，失败 {len(report.failed)} 篇；"
             f"写入 {report.passages} 段{_enriched(report)}，{report.seconds:.1f} 秒"
+        )
+    )
+    print_failures(report.failed)
+
+
+def print_copy_report(index: str, report: "CopyReport") -> None:
+    """What a copy did with one index."""
+    others = f"，目标里另有 {len(report.others)} 篇" if report.others else ""
+    _out().print(
+        Text(
+            f"{index}：复制 {len(report.copied)} 篇 {report.rows} 行，已有 {len(report.unchanged)} 篇{others}，"
+            f"失败 {len(report.failed)} 篇，{report.seconds:.1f} 秒"
         )
     )
     print_failures(report.failed)

@@ -26,6 +26,7 @@ OWNERS = {
     "sentence_transformers": ("programs/retrieval/embedding", "programs/retrieval/rerank"),
     "xllamacpp": ("programs/local_lm",),
     "mlflow": ("programs/tracing", "optimize/"),
+    "ray": ("programs/retrieval/ray_pipeline",),
     "torch": ("nobody",),
     "litellm": ("nobody",),
 }
@@ -156,6 +157,7 @@ HEAVY = {
     "xllamacpp",
     "sentence_transformers",
     "litellm",
+    "ray",
 }
 
 
