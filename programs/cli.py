@@ -91,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 
     doctor = commands.add_parser("doctor", help="check language models, stores and settings")
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
+    doctor.add_argument("--canaries", action="store_true", help="give the judges all planted cases (some 25 calls)")
     doctor.set_defaults(run=_doctor)
     return parser
 
@@ -250,7 +251,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from programs.rendering import Progress, print_checks
 
     with Progress(enabled=not arguments.json) as progress:
-        checks = examine(on_progress=progress.long_step)
+        checks = examine(canaries=arguments.canaries, on_progress=progress.long_step)
     if arguments.json:
         print(json.dumps([check.model_dump(mode="json") for check in checks], ensure_ascii=False, indent=2))
     else:

@@ -222,6 +222,8 @@ def print_checks(checks: "Sequence[Check]") -> None:
     out = _out()
     for check in checks:
         mark = Text("✓ ", style="green") if check.ok else Text("✗ ", style="red")
+        if check.ok and check.facts.get("trusted") is False:
+            mark = Text("! ", style="yellow")
         out.print(mark + Text(f"{check.name}：{check.found}"))
         if check.advice:
             out.print(Text(f"    → {check.advice}", style="yellow"))
