@@ -26,6 +26,7 @@ OWNERS = {
     "sentence_transformers": ("programs/retrieval/embedding", "programs/retrieval/rerank"),
     "xllamacpp": ("programs/local_lm",),
     "mlflow": ("programs/tracing", "optimize/"),
+    "matplotlib": ("optimize/plots",),
     "torch": ("nobody",),
     "litellm": ("nobody",),
 }
