@@ -5,7 +5,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from data.loading import FOLDER
@@ -118,12 +117,12 @@ def mean_cost(rows: Sequence[CaseRow], name: str) -> float | None:
         name: One of `COSTS`.
     """
     known = [value for row in rows if (value := COSTS[name](row)) is not None]
-    return sum(known) / len(known) if known else None
+    return math.fsum(known) / len(known) if known else None
 
 
-def data_digest(component: str, folder: Path = FOLDER) -> str:
+def data_digest(component: str) -> str:
     """Digest of a component's labelled file as it is today, as runs keep it; "" where there is none."""
-    path = folder / f"{FILES.get(component, component)}.jsonl"
+    path = FOLDER / f"{FILES.get(component, component)}.jsonl"
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else ""
 
 
