@@ -148,7 +148,7 @@ class RelevanceJudge(_Judge):
             reply = await self._ask(passages=render_passages(items), question=question, signature=signature)
         except LanguageModelError as error:
             return self._without_lm(question, items, features, error)
-        labels = _aligned(reply.verdicts, len(items))
+        labels = aligned_labels(reply.verdicts, len(items))
         probabilities = label_probabilities(reply, "verdicts")
         scores: list[float | None] = [None if label is None else float(label == YES) for label in labels]
         if len(probabilities) == len(items) and None not in labels:
@@ -289,7 +289,7 @@ def _numbered(signature: type[dspy.Signature], count: int) -> type[dspy.Signatur
     return numbered
 
 
-def _aligned(text: str, count: int) -> list[str | None]:
+def aligned_labels(text: str, count: int) -> list[str | None]:
     """Label of each passage by its number; None where it is missing or contradicts itself."""
     labels: list[set[str]] = [set() for _ in range(count)]
     for number, label in _ENTRY.findall(text):
