@@ -1,19 +1,15 @@
 """The table of a scored run as records: one row a case, checked when it is read."""
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data.loading import FOLDER
 from optimize.tracking import Run, read_table
 from programs.errors import AdaptiveRAGError
 
 TABLE = "cases.jsonl"
-FILES: Mapping[str, str] = {"router": "route", "generator": "qa", "program": "qa", "rewriter": "rewrite"}
-"""Labelled file of a component, where it is not called like the component."""
 
 
 class CaseTableError(AdaptiveRAGError):
@@ -121,9 +117,13 @@ def mean_cost(rows: Sequence[CaseRow], name: str) -> float | None:
 
 
 def data_digest(component: str) -> str:
-    """Digest of a component's labelled file as it is today, as runs keep it; "" where there is none."""
-    path = FOLDER / f"{FILES.get(component, component)}.jsonl"
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else ""
+    """Digest of a component's labelled files as they are today, as runs keep it; "" where there are none."""
+    from data import loading
+    from optimize import compiling  # brings the optimizers with it, which a comparison does not need
+
+    files = dict(compiling.FILES).get(component, ())  # type: ignore[call-overload]  # a run may say anything
+    known = bool(files) and all((loading.FOLDER / name).exists() for name in files)
+    return compiling.data_digest(loading.FOLDER, files) if known else ""
 
 
 def shown(value: Any, limit: int = 60) -> str:

@@ -229,13 +229,15 @@ def _both(run: Run, settings: Settings) -> tuple[Run, Run]:
     if run.parent:
         candidate = run
     else:
-        with_state = [one for one in around if (one.folder / "state.json").exists()]
-        chosen = [one for one in with_state if one.name in CANDIDATES] or with_state
+        # A trial that was not chosen has a state too, and no test cases.
+        chosen = [one for one in around if one.name in CANDIDATES and (one.folder / "state.json").exists()]
         if len(chosen) != 1:
             names = ", ".join(f"{one.name} {one.id}" for one in chosen)
             raise PromotionError(
-                f"run {run.id} has {len(chosen)} children with a state" + (f": {names}" if names else ""),
-                hint="Name the child that is to be promoted.",
+                f"run {run.id} has no {' or '.join(CANDIDATES)} child with a state"
+                if not chosen
+                else f"run {run.id} has several children that could be meant: {names}",
+                hint="Name the child that is to be promoted, or compile or calibrate again.",
             )
         [candidate] = chosen
     baseline = next((one for one in around if one.name == "baseline"), None)

@@ -20,6 +20,7 @@ import dspy
 from programs import budget
 from programs.budget import Budget
 from programs.citing import cite
+from programs.decisions import status_of
 from programs.errors import LanguageModelError
 from programs.judges import Judges
 from programs.language import NAMES, detect_language, message
@@ -89,9 +90,7 @@ class AdaptiveRAG(AsyncModule):
         """
         RetrievalPlan().patched(dict(plan or {}))  # a wrong patch is an error whatever the router decides
         settings = self.resources.settings
-        account = Budget(
-            seconds=settings.deadline, max_lm_calls=settings.max_lm_calls, max_tokens=settings.max_tokens
-        )
+        account = Budget(seconds=settings.deadline, max_lm_calls=settings.max_lm_calls, max_tokens=settings.max_tokens)
         with budget.spending(account):
             record = await self._answer(clean_question(question), category, history, strategy, plan or {})
         fields = {name: getattr(record, name) for name in Answer.model_fields}
@@ -210,13 +209,7 @@ def clean_question(question: str) -> str:
 
 
 def _status(loop: dspy.Prediction) -> Status:
-    if loop.passed:
-        return "answered"
-    if loop.answer:
-        return "best_effort"
-    if loop.stop_reason in ("retrieval_unavailable", "lm_unavailable", "deadline", "budget") or not loop.searched:
-        return "unavailable"
-    return "no_evidence"
+    return status_of(passed=loop.passed, answered=bool(loop.answer), stop=loop.stop_reason, searched=loop.searched)
 
 
 def _by_rule(reason: str) -> RouteDecision:

@@ -18,6 +18,7 @@ import dspy
 from pydantic import Field
 
 from programs import background, evidence
+from programs.decisions import reaches
 from programs.errors import LanguageModelError
 from programs.features import grounding_features, relevance_features, utility_features
 from programs.lm import ask
@@ -96,7 +97,7 @@ class _Judge(AsyncModule):
             return await ask(self.judge, lm, role="judge", config={**_LOGPROBS, "temperature": 0.5}, **inputs)
 
     def _verdict(self, score: float | None, reason: str, **more: Any) -> dspy.Prediction:
-        passed = score is not None and score >= self.threshold
+        passed = reaches(score, self.threshold)
         verdict = Verdict(judge=self.name, score=score, passed=passed, reason=reason, **more)
         return dspy.Prediction(verdict=verdict, score=score, passed=passed, reason=reason)
 
@@ -189,9 +190,7 @@ class GroundingJudge(_Judge):
     def __init__(self, resources: Resources) -> None:
         super().__init__(resources, JudgeGrounding)
 
-    async def aforward(
-        self, *, question: str, answer: str, passages: Sequence[Passage | Hit | str]
-    ) -> dspy.Prediction:
+    async def aforward(self, *, question: str, answer: str, passages: Sequence[Passage | Hit | str]) -> dspy.Prediction:
         """Judge an answer against passages.
 
         No passages, no answer or a refusal score 0 by rule. A number that neither passages nor

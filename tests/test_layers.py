@@ -26,7 +26,7 @@ OWNERS = {
     "sentence_transformers": ("programs/retrieval/embedding", "programs/retrieval/rerank"),
     "xllamacpp": ("programs/local_lm",),
     "mlflow": ("programs/tracing", "optimize/"),
-    "matplotlib": ("optimize/plots",),
+    "matplotlib": ("optimize/plots", "optimize/figures"),
     "torch": ("nobody",),
     "litellm": ("nobody",),
 }

@@ -10,7 +10,7 @@ import dspy
 import pytest
 from optimize_runs import scored_runs, table
 
-from optimize import cases
+from data import loading
 from optimize import promote as promoting
 from optimize.optimize import main
 from optimize.tracking import connect
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     labelled.mkdir()
     for name in ("utility", "grounding"):
         (labelled / f"{name}.jsonl").write_text("{}\n", encoding="utf-8")
-    monkeypatch.setattr(cases, "FOLDER", labelled)
+    monkeypatch.setattr(loading, "FOLDER", labelled)
     return tmp_path / "compiled"
 
 
