@@ -20,6 +20,8 @@ from programs.errors import AdaptiveRAGError
 from programs.settings import Settings, load_settings
 
 _log = logging.getLogger(__name__)
+FETCHED = "fetched.json"
+"""Marks the folder of a run that came from MLflow."""
 
 
 class RunNotFound(AdaptiveRAGError):
@@ -138,8 +140,15 @@ def read_table(run: Run, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
-def children(run: Run) -> list[Run]:
-    """The runs that belong to a run, oldest first."""
+def children(run: Run, settings: Settings | None = None) -> list[Run]:
+    """The runs that belong to a run, oldest first; those of a run that came from MLflow come from there too.
+
+    Args:
+        run: The parent.
+        settings: Say which MLflow is asked; None asks none.
+    """
+    if settings is not None and (run.folder / FETCHED).exists():
+        _fetch_children(run, settings)
     found = []
     for path in run.folder.parent.glob("*/run.json"):
         if json.loads(path.read_text(encoding="utf-8"))["parent"] == run.id:
@@ -226,12 +235,31 @@ def _fetched(run_id: str, settings: Settings) -> Path:
         raise RunNotFound(f"there is no run {run_id!r}", hint="python -m optimize compare lists the runs.") from error
     if not Path(artifacts, "run.json").exists():
         raise RunNotFound(f"the run {run_id!r} of MLflow was not made by this program")
-    folder: Path = experiments_folder(settings) / experiment / run_id[:12]
+    # Under its own id, which its children name.
+    own = client.get_run(run_id).data.tags.get("adaptive_rag.run", "")
+    folder: Path = experiments_folder(settings) / experiment / (own if own.isalnum() else run_id[:12])
     folder.mkdir(parents=True, exist_ok=True)
     for path in Path(artifacts).iterdir():
         if path.is_file():
             (folder / path.name).write_bytes(path.read_bytes())
+    for name in ("mlflow.json", FETCHED):
+        (folder / name).write_text(json.dumps({"run_id": run_id}), encoding="utf-8")
     return folder
+
+
+def _fetch_children(run: Run, settings: Settings) -> None:
+    mlflow = connect(settings)
+    client = mlflow.MlflowClient()
+    own = json.loads((run.folder / FETCHED).read_text(encoding="utf-8"))["run_id"]
+    try:
+        experiment = client.get_run(own).info.experiment_id
+        below = client.search_runs([experiment], filter_string=f"tags.`mlflow.parentRunId` = '{own}'")
+    except (mlflow.exceptions.MlflowException, OSError) as error:
+        _log.warning("MLflow did not give the children of %s (%s)", run.id, type(error).__name__)
+        return
+    for child in below:
+        if not (run.folder.parent / child.data.tags.get("adaptive_rag.run", child.info.run_id[:12])).exists():
+            _fetched(child.info.run_id, settings)
 
 
 def _plain(name: str) -> str:

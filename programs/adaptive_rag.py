@@ -20,6 +20,7 @@ import dspy
 from programs import budget, trust
 from programs.budget import Budget
 from programs.citing import cite
+from programs.decisions import status_of
 from programs.errors import LanguageModelError
 from programs.judges import Judges
 from programs.language import NAMES, detect_language, message
@@ -216,13 +217,7 @@ def clean_question(question: str) -> str:
 
 
 def _status(loop: dspy.Prediction) -> Status:
-    if loop.passed:
-        return "answered"
-    if loop.answer:
-        return "best_effort"
-    if loop.stop_reason in ("retrieval_unavailable", "lm_unavailable", "deadline", "budget") or not loop.searched:
-        return "unavailable"
-    return "no_evidence"
+    return status_of(passed=loop.passed, answered=bool(loop.answer), stop=loop.stop_reason, searched=loop.searched)
 
 
 def _by_rule(reason: str) -> RouteDecision:

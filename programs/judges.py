@@ -20,6 +20,7 @@ import dspy
 from pydantic import Field
 
 from programs import background, evidence
+from programs.decisions import reaches
 from programs.errors import LanguageModelError
 from programs.features import grounding_features, relevance_features, utility_features
 from programs.lm import ask
@@ -125,7 +126,7 @@ class _Judge(AsyncModule):
         return score
 
     def _verdict(self, score: float | None, reason: str, **more: Any) -> dspy.Prediction:
-        passed = score is not None and score >= self.threshold
+        passed = reaches(score, self.threshold)
         verdict = Verdict(judge=self.name, score=score, passed=passed, reason=reason, **more)
         return dspy.Prediction(verdict=verdict, score=score, passed=passed, reason=reason)
 
@@ -192,7 +193,7 @@ class RelevanceJudge(_Judge):
         items = [passage_of(item) for item in passages]
         signature = _numbered(self.judge.signature, len(items))
         reply = await self._ask(passages=render_passages(items), question=question, signature=signature)
-        labels = _aligned(reply.verdicts, len(items))
+        labels = aligned_labels(reply.verdicts, len(items))
         probabilities = label_probabilities(reply, "verdicts")
         scores: Opinion = [None if label is None else float(label == YES) for label in labels]
         if len(probabilities) == len(items) and None not in labels:
@@ -344,7 +345,7 @@ def _numbered(signature: type[dspy.Signature], count: int) -> type[dspy.Signatur
     return numbered
 
 
-def _aligned(text: str, count: int) -> list[str | None]:
+def aligned_labels(text: str, count: int) -> list[str | None]:
     """Label of each passage by its number; None where it is missing or contradicts itself."""
     labels: list[set[str]] = [set() for _ in range(count)]
     for number, label in _ENTRY.findall(text):

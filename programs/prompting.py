@@ -3,13 +3,16 @@
 import hashlib
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from signatures import wording
 from signatures.records import Hit, Passage
 
 _SALT = secrets.token_bytes(16)
 """Per process, so that nobody who writes a document can know a fence."""
+_fixed: ContextVar[bytes | None] = ContextVar("adaptive_rag_fences", default=None)
 
 _MARKERS = re.compile(
     r"<\|[^|>\n]{1,40}\|>"  # chat template tokens
@@ -19,6 +22,19 @@ _MARKERS = re.compile(
     re.IGNORECASE,
 )
 _SWAP = str.maketrans("<>[]|【】", "〈〉［］¦［］")
+
+
+@contextmanager
+def repeatable_fences() -> Iterator[None]:
+    """The same passages give the same block in every process, for kept replies and compiled demonstrations.
+
+    For passages of one's own only: fences can be foreseen.
+    """
+    token = _fixed.set(b"repeatable")
+    try:
+        yield
+    finally:
+        _fixed.reset(token)
 
 
 def neutralise(text: str) -> str:
@@ -44,7 +60,9 @@ def render_passages(passages: Sequence[Passage]) -> str:
     The same passages give the same block within a process, so that a prefix cache can hold it.
     """
     bodies = [f"[{n}] {neutralise(p.heading)}\n{neutralise(p.text)}" for n, p in enumerate(passages, start=1)]
-    digest = hashlib.blake2b("\0".join(bodies).encode("utf-8", "replace"), key=_SALT, digest_size=4).hexdigest()
+    digest = hashlib.blake2b(
+        "\0".join(bodies).encode("utf-8", "replace"), key=_fixed.get() or _SALT, digest_size=4
+    ).hexdigest()
     fence = f"----{digest}----"
     header = wording.PASSAGES_HEADER.replace("{fence}", fence)
     return "\n".join([header, fence, "\n".join(bodies), fence])

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import dspy
 
-from programs import budget, evidence
+from programs import budget, decisions, evidence
 from programs.errors import LanguageModelError
 from programs.judges import Judges
 from programs.language import NAMES, detect_language
@@ -59,15 +59,11 @@ class _Hop:
 
     @property
     def passed(self) -> bool:
-        return all(verdict is not None and verdict.passed for verdict in (self.relevance, self.grounding, self.utility))
+        return decisions.all_passed((self.relevance, self.grounding, self.utility))
 
     @property
-    def rank(self) -> tuple[int, float, float, float]:
-        """Better hops are greater: an answer, then judges passed, then the scores; UNKNOWN is 0."""
-        verdicts = (self.grounding, self.utility, self.relevance)
-        grounding, utility, relevance = (verdict.score or 0.0 if verdict is not None else 0.0 for verdict in verdicts)
-        passed = sum(verdict is not None and verdict.passed for verdict in verdicts)
-        return 4 * bool(self.answer) + passed, grounding, utility, relevance
+    def rank(self) -> decisions.Rank:
+        return decisions.rank(self.answer, self.relevance, self.grounding, self.utility)
 
     def trace(self) -> HopTrace:
         return HopTrace(
@@ -123,13 +119,12 @@ class SelfRAG(AsyncModule):
             hops.append(hop)
             blocked = await self._turn(hop, question, plan, category, proved)
             tried += [query, *hop.parts]
-            if hop.passed:
-                hop.decision, stop = "finish", "judges_passed"
-            elif (limit := account.exhausted()) is not None:
-                stop = limit  # before what it caused: a store that had no time left is no outage
-            elif blocked is not None:
-                stop = blocked
-            elif number < plan.max_hops:
+            end = decisions.ending(
+                passed=hop.passed, limit=account.exhausted(), blocked=blocked, last=number == plan.max_hops
+            )
+            if end is not None:
+                hop.decision, stop = end
+            else:
                 hop.rewritten, stop = await self._rewrite(question, tried, hop)
                 if hop.rewritten:
                     hop.decision, query = "rewrite", hop.rewritten
@@ -137,10 +132,9 @@ class SelfRAG(AsyncModule):
             traces.append(hop.trace())
             if hop.decision != "rewrite":
                 break
-        best = max(hops, key=lambda hop: hop.rank)
+        best = hops[decisions.best_of([hop.rank for hop in hops])]
         searched = not any(hop.outages for hop in hops)
-        if stop == "max_hops" and not best.answer:
-            stop = "no_evidence" if searched else "retrieval_unavailable"
+        stop = decisions.final_stop(stop, answered=bool(best.answer), searched=searched)
         return dspy.Prediction(
             answer=best.answer,
             passages=best.kept if best.answer else (),
@@ -211,12 +205,8 @@ class SelfRAG(AsyncModule):
         hop.relevance = verdict
         emit("judged", hop.number, verdict=verdict)
         threshold = self.judges.relevance.threshold
-        # A passage that could not be judged is not thrown away.
-        hop.kept = tuple(
-            hit.passage
-            for hit in hop.hits
-            if (score := verdict.passage_scores.get(hit.passage.id)) is None or score >= threshold
-        )
+        stay = set(decisions.kept([hit.passage.id for hit in hop.hits], verdict.passage_scores, threshold))
+        hop.kept = tuple(hit.passage for hit in hop.hits if hit.passage.id in stay)
         if not hop.kept:
             hop.reasons.append(verdict.reason)
 

@@ -8,7 +8,8 @@ a prompt that was tuned for another field list is worse than none.
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,12 +82,48 @@ def read_state(path: Path) -> CompiledState:
 def find_state(lm: Mapping[Role, str], embedder: str, folder: Path = FOLDER) -> CompiledState | None:
     """The stored state for these language models, None where there is none.
 
+    Several that fit are put together, as the roles may have language models of their own; where two say
+    something about the same predictor, the one that was made for more roles counts.
+
     Raises:
         CompiledStateError: A file of the folder cannot be read.
     """
     fitting = [state for path in sorted(folder.glob(f"*{SUFFIX}")) if (state := read_state(path)).fits(lm, embedder)]
-    # Of several the one that was made for more roles: it says more.
-    return max(fitting, key=lambda state: len(state.lm), default=None)
+    return reduce(merge_states, sorted(fitting, key=lambda state: len(state.lm))) if fitting else None
+
+
+def judge_path(judge: JudgeName) -> str:
+    """Path of a judge's predictor in the program."""
+    return f"self_rag.judges.{judge}.judge"
+
+
+def without(state: CompiledState, paths: Iterable[str]) -> CompiledState:
+    """A state without what it says about some predictors, calibrations included."""
+    gone = set(paths)
+    return state.model_copy(
+        update={
+            "signatures": {path: value for path, value in state.signatures.items() if path not in gone},
+            "predictors": {path: value for path, value in state.predictors.items() if path not in gone},
+            "judges": {name: value for name, value in state.judges.items() if judge_path(name) not in gone},
+        }
+    )
+
+
+def merge_states(below: CompiledState, above: CompiledState) -> CompiledState:
+    """Two states as one. What `above` says about a predictor replaces all that `below` says about it.
+
+    A calibration belongs to its prompt: a judge's weights never meet a prompt that they were not fitted for.
+    """
+    paths = {*above.signatures, *above.predictors, *map(judge_path, above.judges)}
+    kept = without(below, paths)
+    return CompiledState(
+        lm={**kept.lm, **above.lm},
+        embedder=above.embedder,
+        signatures={**kept.signatures, **above.signatures},
+        predictors={**kept.predictors, **above.predictors},
+        judges={**kept.judges, **above.judges},
+        card={**kept.card, **above.card},
+    )
 
 
 def check_signatures(state: CompiledState, program: dspy.Module) -> None:

@@ -27,6 +27,7 @@ OWNERS = {
     "xllamacpp": ("programs/local_lm",),
     "mlflow": ("programs/tracing", "optimize/"),
     "ray": ("programs/retrieval/ray_pipeline",),
+    "matplotlib": ("optimize/plots", "optimize/figures"),
     "torch": ("nobody",),
     "litellm": ("nobody",),
 }

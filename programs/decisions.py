@@ -1,0 +1,89 @@
+"""The loop's rules, as functions of what was seen: which passages stay, how a hop ends, which hop is best.
+
+`self_rag` decides with them while a question is answered; `optimize.replay` decides with them again, from
+recorded traces, for other thresholds. No calls, no clock, nothing kept.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from signatures.records import Verdict
+from signatures.vocabulary import Decision, Status, StopReason
+
+Rank = tuple[int, float, float, float]
+NOTHING_CAN_BE_SAID: tuple[StopReason, ...] = ("retrieval_unavailable", "lm_unavailable", "deadline", "budget")
+
+
+def reaches(score: float | None, threshold: float) -> bool:
+    """Whether a verdict passes; UNKNOWN never does."""
+    return score is not None and score >= threshold
+
+
+def kept(found: Iterable[str], scores: Mapping[str, float | None], threshold: float) -> tuple[str, ...]:
+    """Ids of the passages that stay; one that could not be judged is not thrown away.
+
+    Args:
+        found: Ids of what was found, best first.
+        scores: Relevance by id.
+        threshold: Of relevance.
+    """
+    return tuple(one for one in found if (score := scores.get(one)) is None or score >= threshold)
+
+
+def all_passed(verdicts: Iterable[Verdict | None]) -> bool:
+    """Whether a hop may finish: every judge ran and passed."""
+    return all(verdict is not None and verdict.passed for verdict in verdicts)
+
+
+def rank(answer: str, relevance: Verdict | None, grounding: Verdict | None, utility: Verdict | None) -> Rank:
+    """Better hops are greater: an answer, then judges passed, then the scores; UNKNOWN is 0."""
+    verdicts = (grounding, utility, relevance)
+    first, second, third = (verdict.score or 0.0 if verdict is not None else 0.0 for verdict in verdicts)
+    passed = sum(verdict is not None and verdict.passed for verdict in verdicts)
+    return 4 * bool(answer) + passed, first, second, third
+
+
+def best_of(ranks: Sequence[Rank]) -> int:
+    """Place of the best hop, from 0; of equal ones the first."""
+    return max(range(len(ranks)), key=lambda place: ranks[place])
+
+
+def ending(
+    *, passed: bool, limit: StopReason | None, blocked: StopReason | None, last: bool
+) -> tuple[Decision, StopReason] | None:
+    """How a hop ends before a rewrite is asked for; None where one is to be asked for.
+
+    Args:
+        passed: All judges passed.
+        limit: Limit of the request that is used up. It counts before what it caused: a store that had no
+            time left is no outage.
+        blocked: Why the loop cannot go on.
+        last: There may be no hop after it.
+    """
+    if passed:
+        return "finish", "judges_passed"
+    if limit is not None or blocked is not None:
+        return "fallback", limit or blocked or "max_hops"
+    return ("fallback", "max_hops") if last else None
+
+
+def final_stop(stop: StopReason, *, answered: bool, searched: bool) -> StopReason:
+    """The stop reason of the request: "used up all hops" says too little where there is no answer."""
+    if stop == "max_hops" and not answered:
+        return "no_evidence" if searched else "retrieval_unavailable"
+    return stop
+
+
+def status_of(*, passed: bool, answered: bool, stop: StopReason, searched: bool) -> Status:
+    """What kind of answer the loop's result is.
+
+    Args:
+        passed: The best hop passed all judges.
+        answered: The best hop has an answer.
+        stop: The final stop reason.
+        searched: Every search of every hop worked, so that "not found" may be said.
+    """
+    if passed:
+        return "answered"
+    if answered:
+        return "best_effort"
+    return "unavailable" if stop in NOTHING_CAN_BE_SAID or not searched else "no_evidence"
