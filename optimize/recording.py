@@ -25,7 +25,6 @@ from programs import background, budget
 from programs.build import build_resources, uncompiled
 from programs.judges import GroundingJudge, RelevanceJudge, UtilityJudge
 from programs.module import Resources
-from programs.retrieval.tokens import words
 from programs.settings import Settings, load_settings
 from programs.state import signature_digest
 from signatures.records import Passage, Verdict
@@ -84,9 +83,7 @@ def passages_of(case: JudgeCase, gold: GoldPassages) -> list[Passage]:
             own = gold.shown(case.passage)
             if not case.passage.document_id:
                 return [own]
-            asked = words(case.question)
-            others = [p for p in gold.all() if p.id != own.id and p.document_id.startswith("corpus/")]
-            near = sorted(others, key=lambda p: (-len(asked & words(f"{p.heading} {p.text}")), p.id))[:NEIGHBOURS]
+            near = gold.near(case.question, "corpus/", without=(own.id,), count=NEIGHBOURS)
             # Anywhere in the list, but the same place every time.
             place = int(hashlib.sha256(case.id.encode()).hexdigest(), 16) % (len(near) + 1)
             return [*near[:place], own, *near[place:]]
