@@ -172,6 +172,13 @@ def _compiled(settings: Settings, lms: RoleLMs, embedder: Embedder) -> CompiledS
     return state
 
 
+def live_thresholds(settings: Settings) -> dict[JudgeName, float]:
+    """The score from which each judge's verdict passes, with these settings and what is promoted."""
+    state = _compiled(settings, RoleLMs(settings), load_embedder(settings.embedder))
+    judges = state.judges if state is not None else {}
+    return {judge: _threshold(judge, settings, judges) for judge in JUDGES}
+
+
 def _threshold(judge: JudgeName, settings: Settings, judges: Mapping[JudgeName, JudgeState]) -> float:
     """The user's threshold, else the calibrated one, else the default."""
     name = f"{judge}_threshold"

@@ -79,6 +79,7 @@ class _Hop:
             decision=self.decision,
             rewritten_query=self.rewritten,
             degraded=self.degraded,
+            outages=self.outages,
             usage=budget.current().usage(self.before),
         )
 

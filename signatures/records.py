@@ -191,6 +191,7 @@ class HopTrace(Record):
         decision: How the hop ended.
         rewritten_query: The next hop's query, "" when there is none.
         degraded: Parts that failed without ending the hop, such as `text: timeout`.
+        outages: Routes of retrieval that failed: then "not found" may not be said.
         usage: What the hop cost.
     """
 
@@ -206,6 +207,7 @@ class HopTrace(Record):
     decision: Decision
     rewritten_query: str = ""
     degraded: tuple[str, ...] = ()
+    outages: tuple[str, ...] = ()
     usage: Usage = Usage()
 
 
