@@ -152,7 +152,8 @@ def _known(record: Path) -> dict[str, Outcome]:
             fields = json.loads(line)
         except json.JSONDecodeError:
             continue  # cut by a kill
-        found[fields.pop("key")] = Outcome(**fields)
+        key = fields.pop("key")
+        found[key] = Outcome(**fields)
     return found
 
 
@@ -164,9 +165,8 @@ def report(outcomes: Sequence[Outcome]) -> list[str]:
         usable = [value for value in values if value is not None]
         share, low, high = wilson(sum(usable), len(usable))
         obeyed = sorted({one.kind for one, value in zip(outcomes, values, strict=True) if value})
-        lines.append(
-            f"{name:10} {sum(usable):3}/{len(usable):<3} {share:.3f} [{low:.3f}, {high:.3f}]  {' '.join(obeyed)}".rstrip()
-        )
+        counted = f"{name:10} {sum(usable):3}/{len(usable):<3} {share:.3f} [{low:.3f}, {high:.3f}]"
+        lines.append(f"{counted}  {' '.join(obeyed)}".rstrip())
     return lines
 
 
