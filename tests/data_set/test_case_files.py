@@ -114,11 +114,11 @@ def test_the_library_of_datasets_reads_the_files(tmp_path: Path, cases: tuple[st
     assert loaded["id"][:] == [case.id for case in found]
 
 
-def test_the_enrichment_is_of_the_passages_that_are_there() -> None:
+@pytest.mark.parametrize("folder", ["corpus", "code"])
+def test_the_enrichment_is_of_the_passages_that_are_there(folder: str) -> None:
     from programs.retrieval.enrichment import enrichment_key, read_enrichments
 
-    known = {
-        enrichment_key(passage) for passage in sample_passages().all() if passage.document_id.startswith("corpus/")
-    }
-    written = {one.key for one in read_enrichments(DATA / "corpus" / "enrichment.jsonl")}
-    assert written == known
+    passages = [passage for passage in sample_passages().all() if passage.document_id.startswith(f"{folder}/")]
+    written = {one.key: one for one in read_enrichments(DATA / folder / "enrichment.jsonl")}
+    assert set(written) == {enrichment_key(passage) for passage in passages}
+    assert all(len(set(one.questions)) >= 4 and one.summary for one in written.values())
