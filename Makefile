@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 
-.PHONY: ask chat doctor test check bench bench-retrieval index clean
+.PHONY: ask chat doctor test check bench bench-retrieval eval-retrieval index clean
 .DELETE_ON_ERROR:
 
 ask: $(STAMPS)/indexed
@@ -32,7 +32,12 @@ bench: $(STAMPS)/indexed
 
 # ARGS="--million" also measures Elasticsearch with 1,000,000 passages, which takes most of an hour.
 bench-retrieval: $(STAMPS)/tested-with
-	@PYTHONPATH=.:tests $(BIN)/python tests/bench/bench_retrieval.py $(ARGS)
+	@PYTHONPATH=.:tests:tests/programs/retrieval $(BIN)/python tests/bench/bench_retrieval.py $(ARGS)
+
+# How well each route and each plan finds the answer, on labelled questions; ARGS="--lm local" adds the routes
+# that need a language model. On the servers that the settings name, else on the embedded stores.
+eval-retrieval: $(STAMPS)/installed
+	@$(BIN)/python -m optimize.eval_retrieval $(ARGS)
 
 index: $(STAMPS)/indexed
 

@@ -22,6 +22,7 @@ from typing import Any
 import dspy
 
 from data import loading
+from data.schema import Case
 from optimize import demos, figures
 from optimize.examples import COMPONENTS, Component
 from optimize.kept_replies import ForgetUnreadable, KeptLMs, Ledger, Outage, ReplyStore
@@ -121,8 +122,8 @@ def compile_component(
             resources = _resources(component, settings, store, ledger)
             held = demos.held_out()
 
-            def clean(one: dspy.Example) -> bool:
-                return not held.found_in_fields(one)
+            def clean(case: Case) -> bool:
+                return not held.found_in_case(case)
 
             with open_task(component, resources, limit=limit, seed=seed, clean=clean) as task, _dspy(task, store):
                 estimate = preflight(task, optimizer, budget, ledger, settings)
@@ -152,15 +153,23 @@ def _compile(
     resources = task.desk.resources
     plain = task.student()
     baseline = score(task, plain, task.dev, ledger)
-    with contextlib.redirect_stdout(sys.stderr):  # optimizers print
-        compiled, trials = optimize_student(
-            optimizer,
-            budget,
-            task,
-            seed=parent.params["seed"],
-            reflection=resources.lms["reflection"],
-            embedder=load_embedder(settings.embedder),
-        )
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # optimizers print
+            compiled, trials = optimize_student(
+                optimizer,
+                budget,
+                task,
+                seed=parent.params["seed"],
+                reflection=resources.lms["reflection"],
+                embedder=load_embedder(settings.embedder),
+            )
+    except dspy.DSPyError as error:
+        # Replies of the component are scores, whatever they are; only the optimizer's own calls come here.
+        said = str(error).strip().splitlines()[0]
+        raise CompileAborted(
+            f"The language model that proposes instructions gave no usable reply: {said}",
+            hint="Take another one with --reflection-lm; what was paid for is kept.",
+        ) from error
     own = predictors(task.component, compiled)
     dropped = sum(demos.tidy(task, predict) for predict in own.values())
     demos.check(task, own, {path: _role(path) for path in own}, held)

@@ -36,10 +36,7 @@ class HeldOut:
         for case in cases:
             if case.split == "train":
                 continue
-            for name in _TEXTS:
-                # An answer of a question is made from its passages; only one that is judged is a case's own.
-                own = name != "answer" or hasattr(case, "passed")
-                text = canonical(str(getattr(case, name, ""))) if own else ""
+            for text in map(canonical, texts_of(case)):
                 if text:
                     self._whole[text] = case.id
         self._long = {text: case for text, case in self._whole.items() if len(text) >= WITHIN}
@@ -50,6 +47,10 @@ class HeldOut:
         if plain in self._whole:
             return self._whole[plain]
         return next((case for held, case in self._long.items() if held in plain), "")
+
+    def found_in_case(self, case: Case) -> str:
+        """The same for the texts of a case."""
+        return next((found for text in texts_of(case) if (found := self.found_in(text))), "")
 
     def found_in_fields(self, fields: Mapping[str, Any]) -> str:
         """The same for the fields of an example; passages are the knowledge base, not the cases."""
@@ -68,6 +69,13 @@ def held_out() -> HeldOut:
         loading.load_rewrite_cases,
     )
     return HeldOut(case for load in loaders for case in load())
+
+
+def texts_of(case: Case) -> list[str]:
+    """The texts that belong to a case alone."""
+    # The answer of a question is made from its passages; only one that is judged is a case's own.
+    names = [name for name in _TEXTS if name != "answer" or hasattr(case, "passed")]
+    return [str(getattr(case, name, "")) for name in names]
 
 
 def canonical(text: str) -> str:

@@ -18,7 +18,6 @@ from optimize.recording import passages_of
 from programs import evidence
 from programs.language import NAMES, detect_language, message
 from programs.prompting import render_passages
-from programs.retrieval.tokens import words
 from programs.strategies import INTENT_STRATEGY
 from signatures.records import Passage
 from signatures.vocabulary import JUDGES, NO, YES
@@ -109,11 +108,8 @@ def generator_passages(case: QuestionCase, gold: GoldPassages) -> list[Passage]:
     """What the generator is shown for a question, in an order that does not give the answer away."""
     own = list({(p := gold.find(one)).id: p for one in case.gold}.values())
     folder = "code/" if own and own[0].document_id.startswith("code/") else "corpus/"
-    asked = words(case.question)
-    known = {p.id for p in own}
-    others = [p for p in gold.all() if p.id not in known and p.document_id.startswith(folder)]
-    near = sorted(others, key=lambda p: (-len(asked & words(f"{p.heading} {p.text}")), p.id))
-    shown = [*own, *near[: max(0, SHOWN - len(own))]]
+    others = gold.near(case.question, folder, without={p.id for p in own}, count=max(0, SHOWN - len(own)))
+    shown = [*own, *others]
     random.Random(case.id).shuffle(shown)
     return shown
 

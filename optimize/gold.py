@@ -3,7 +3,7 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from programs.retrieval.code_index import CODE
 from programs.retrieval.embedding import load_embedder
 from programs.retrieval.indexing import DOCUMENTS
 from programs.retrieval.source_files import find_files
+from programs.retrieval.tokens import words
 from signatures.records import Passage
 
 DATA = Path(__file__).parents[1] / "data"
@@ -29,6 +30,7 @@ class GoldPassages:
 
     def __init__(self, passages: Iterable[Passage]) -> None:
         self._by_document: dict[str, list[Passage]] = defaultdict(list)
+        self._terms: dict[str, set[str]] = {}
         for passage in passages:
             self._by_document[passage.document_id].append(passage)
 
@@ -48,6 +50,24 @@ class GoldPassages:
         if len(inside or found) != 1:
             raise DataError(f"{gold.document_id}: {gold.quote!r} stands in {len(inside or found)} passages")
         return (inside or found)[0]
+
+    def near(self, question: str, folder: str, *, without: Collection[str], count: int) -> list[Passage]:
+        """The passages of a folder that share most words with a question.
+
+        Args:
+            question: The question.
+            folder: Beginning of their documents' ids.
+            without: Ids of passages that are left out.
+            count: How many.
+        """
+        asked = words(question)
+        others = [p for p in self.all() if p.id not in without and p.document_id.startswith(folder)]
+        return sorted(others, key=lambda p: (-len(asked & self._words_of(p)), p.id))[:count]
+
+    def _words_of(self, passage: Passage) -> set[str]:
+        if passage.id not in self._terms:
+            self._terms[passage.id] = words(f"{passage.heading} {passage.text}")
+        return self._terms[passage.id]
 
     def shown(self, shown: Shown) -> Passage:
         """The passage that a judge is shown."""

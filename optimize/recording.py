@@ -25,13 +25,12 @@ from programs import background, budget
 from programs.build import build_resources, uncompiled
 from programs.judges import GroundingJudge, RelevanceJudge, UtilityJudge
 from programs.module import Resources
-from programs.retrieval.tokens import words
 from programs.settings import Settings, load_settings
 from programs.state import signature_digest
 from signatures.records import Passage, Verdict
 from signatures.vocabulary import JUDGES, JudgeName
 
-NEIGHBOURS = 2
+NEIGHBOURS = 0
 """Passages that are judged together with the one of a relevance case, as the loop judges a whole search;
 more would be nearer to it, and cost more minutes than they are worth on two cores."""
 JudgeCase = RelevanceCase | GroundingCase | UtilityCase
@@ -84,9 +83,7 @@ def passages_of(case: JudgeCase, gold: GoldPassages) -> list[Passage]:
             own = gold.shown(case.passage)
             if not case.passage.document_id:
                 return [own]
-            asked = words(case.question)
-            others = [p for p in gold.all() if p.id != own.id and p.document_id.startswith("corpus/")]
-            near = sorted(others, key=lambda p: (-len(asked & words(f"{p.heading} {p.text}")), p.id))[:NEIGHBOURS]
+            near = gold.near(case.question, "corpus/", without=(own.id,), count=NEIGHBOURS)
             # Anywhere in the list, but the same place every time.
             place = int(hashlib.sha256(case.id.encode()).hexdigest(), 16) % (len(near) + 1)
             return [*near[:place], own, *near[place:]]
@@ -134,7 +131,8 @@ class Recording:
                 record = json.loads(line)
             except json.JSONDecodeError:
                 continue
-            found[record.pop("key")] = Opinion(**record)
+            key = record.pop("key")
+            found[key] = Opinion(**record)
         return found
 
     def opinions(self, cases: Iterable[JudgeCase]) -> dict[str, Opinion]:

@@ -32,14 +32,20 @@ from programs.weighing import LinearModel
 from signatures.records import Hit
 
 PLANS: Mapping[Index, RetrievalPlan] = {
+    # As the strategies search, without the routes that need a language model, and every candidate kept.
     "documents": RetrievalPlan(
-        routes=("dense", "text", "questions", "summaries"), rough_top_k=12, top_k=48, rerank=False
+        routes=("dense", "text", "questions"), rough_top_k=8, top_k=50, weights={"questions": 2.0}, rerank=False
     ),
     "code": RetrievalPlan(
-        index="code", routes=("dense", "text"), rough_top_k=12, top_k=24, weights={"text": 2.0}, rerank=False
+        index="code",
+        routes=("dense", "text", "questions"),
+        rough_top_k=10,
+        top_k=50,
+        weights={"text": 2.0, "questions": 2.0},
+        rerank=False,
     ),
 }
-STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0)
 Score = Callable[["Candidates"], list[float]]
 
 

@@ -1,5 +1,6 @@
 """What is compiled: a student, its cases by split, and the metric as every optimizer of DSPy calls it."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from optimize.students import Desk, build_student
 from programs import background, budget
 from programs.judges import aligned_labels
 from programs.module import Resources
+from programs.prompting import neutralise
 from programs.retrieval.plan import RetrievalPlan
 from programs.strategies import resolve_strategy
 from signatures.vocabulary import YES
@@ -30,6 +32,7 @@ GOOD: Mapping[Component, float] = {
     "program": 0.6,
 }
 """Score from which a case may stand in a prompt as a demonstration."""
+_NUMBERED = re.compile(r"(?m)^\[(\d+)\] ")
 SEARCHES: tuple[Component, ...] = ("rewriter", "program")
 """Components whose metric or module searches the sample knowledge base."""
 
@@ -66,17 +69,19 @@ class Task:
         self, gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
     ) -> dspy.Prediction:
         """Score and feedback of a prediction on an example, the same for every predictor."""
-        case = self.desk.cases[gold.id]
-        made = self._score(case, pred)
-        if trace and pred_name is None and self.component != "program":
-            # While demonstrations are collected: what was written must be right, not only its probability.
-            shown = dict(trace[-1][2].items())
-            made["score"] = min(made.score, self.demo_score(case, {**trace[-1][1], **shown}).score)
-        return made
+        return self._score(self.desk.cases[gold.id], pred)
 
     def number(self, gold: Any, pred: Any, trace: Any = None) -> float:
-        """The score alone, for optimizers that read nothing else."""
-        return float(self.metric(gold, pred, trace).score)
+        """The score alone, for optimizers that read nothing else.
+
+        While they collect demonstrations (with a trace), what was written must be right as well, not only
+        what its probabilities said.
+        """
+        result = float(self.metric(gold, pred).score)
+        if trace and self.component != "program":
+            written = {**trace[-1][1], **dict(trace[-1][2].items())}
+            result = min(result, float(self.demo_score(self.desk.cases[gold.id], written).score))
+        return result
 
     def demo_score(self, case: Any, shown: Mapping[str, Any]) -> dspy.Prediction:
         """The metric on the outputs that a demonstration shows.
@@ -102,11 +107,16 @@ class Task:
         return self._score(case, dspy.Prediction(**made))
 
     def _own_label(self, case: RelevanceCase, shown: Mapping[str, Any]) -> str | None:
-        text = self.desk.gold.shown(case.passage).text
-        bodies = str(shown["passages"]).split("\n[")
-        places = [n for n, body in enumerate(bodies[1:]) if text.strip()[:40] in body]
-        labels = aligned_labels(str(shown["verdicts"]), len(bodies) - 1)
-        return labels[places[0]] if places else None
+        text, passages = neutralise(self.desk.gold.shown(case.passage).text), str(shown["passages"])
+        place = passages.find(text)
+        # Marks of passages: their numbers count up, which other numbers in brackets do not.
+        starts: list[int] = []
+        for match in _NUMBERED.finditer(passages):
+            if int(match[1]) == len(starts) + 1:
+                starts.append(match.start())
+        labels = aligned_labels(str(shown["verdicts"]), len(starts))
+        number = sum(start <= place for start in starts)
+        return labels[number - 1] if number else None
 
     def _score(self, case: Any, pred: Any) -> dspy.Prediction:
         if (broken := metrics.unusable(pred)) is not None:
@@ -144,7 +154,7 @@ def open_task(
     *,
     limit: int | None,
     seed: int,
-    clean: Callable[[dspy.Example], bool] = lambda _: True,
+    clean: Callable[[Case], bool] = lambda _: True,
 ) -> Iterator[Task]:
     """The task of a component; holds the stores of the sample knowledge base open where it searches them.
 
@@ -153,7 +163,7 @@ def open_task(
         resources: Of the program, with the language models to use.
         limit: Most cases of each split; None for all.
         seed: Of the order of the cases.
-        clean: Whether an example of train may be shown to an optimizer.
+        clean: Whether a case of train may be shown to an optimizer.
 
     Raises:
         DataError: The labelled cases are wrong, or a quote leads to no passage.
@@ -173,7 +183,7 @@ def make_task(
     *,
     limit: int | None,
     seed: int,
-    clean: Callable[[dspy.Example], bool] = lambda _: True,
+    clean: Callable[[Case], bool] = lambda _: True,
 ) -> Task:
     """As `open_task`, over stores that are open."""
     cases = load_component(component)
@@ -183,7 +193,7 @@ def make_task(
     def examples(of: list[Case]) -> list[dspy.Example]:
         return [example(case, gold, generating=generating) for case in of]
 
-    train = [one for one in examples(chosen(cases, "train", None, seed)) if clean(one)][:limit]
+    train = examples([case for case in chosen(cases, "train", None, seed) if clean(case)][:limit])
     dev, test = (examples(chosen(cases, split, limit, seed)) for split in ("dev", "test"))
     task = Task(component, desk, train, dev, test, [])
     if generating:

@@ -17,7 +17,7 @@ from typing import Any
 
 import dspy
 
-from programs import budget
+from programs import budget, trust
 from programs.budget import Budget
 from programs.citing import cite
 from programs.decisions import status_of
@@ -92,9 +92,17 @@ class AdaptiveRAG(AsyncModule):
         settings = self.resources.settings
         account = Budget(seconds=settings.deadline, max_lm_calls=settings.max_lm_calls, max_tokens=settings.max_tokens)
         with budget.spending(account):
+            self._mark_untrusted(account)
             record = await self._answer(clean_question(question), category, history, strategy, plan or {})
         fields = {name: getattr(record, name) for name in Answer.model_fields}
         return dspy.Prediction(**fields, record=record)
+
+    def _mark_untrusted(self, account: Budget) -> None:
+        """Say in the answer which judges failed their planted cases (`programs.canaries`)."""
+        judges = self.judges
+        prompts = [(judge.name, judge.judge) for judge in (judges.relevance, judges.grounding, judges.utility)]
+        for note in trust.notes(self.resources.settings.home, prompts, self.resources.lms.identity("judge")):
+            account.note(note)
 
     async def _answer(
         self, question: str, category: str | None, history: str, forced: Strategy | None, patch: Mapping[str, Any]

@@ -6,17 +6,18 @@ the background, so that it is ready when the first prompt is.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from filelock import FileLock, Timeout
 
 from programs.adaptive_rag import AdaptiveRAG
 from programs.classifier import load_classifier
-from programs.errors import CompiledStateError, StoreLocked
+from programs.errors import CompiledStateError, SettingsError, StoreLocked
 from programs.lm import RoleLMs
 from programs.model_files import ensure_model, known_model
 from programs.module import Resources
@@ -24,14 +25,16 @@ from programs.retrieval.base import DenseStore, Embedder, TextStore
 from programs.retrieval.catalog import Catalog
 from programs.retrieval.code_index import CODE
 from programs.retrieval.combination import CombinationReranker, load_combination
+from programs.retrieval.copying import CopyReport, Place, copy_index
 from programs.retrieval.embedding import load_embedder
 from programs.retrieval.enriching import Enricher
 from programs.retrieval.enrichment import EnrichmentCache
 from programs.retrieval.indexing import DOCUMENTS, Indexer
 from programs.retrieval.pipeline import IndexStores, Searcher
 from programs.retrieval.plan import Index
+from programs.retrieval.preparing import Splitter, Workers
 from programs.retrieval.rerank import CrossEncoderReranker, Reranker
-from programs.settings import ROLES, Settings, load_settings
+from programs.settings import ROLES, Settings, load_settings, settings_from
 from programs.similarity import Similarity
 from programs.state import CompiledState, apply_state, find_state, read_state
 from programs.tracing import start_tracing
@@ -44,6 +47,7 @@ ProgressCallback = Callable[[str, int, int], None]
 """Name of a long step, units done, units in all."""
 _log = logging.getLogger(__name__)
 INDEXES: tuple[Index, ...] = ("documents", "code")
+SPLITTERS: dict[Index, Splitter] = {"documents": DOCUMENTS, "code": CODE}
 
 
 class _Closable(Protocol):
@@ -222,18 +226,22 @@ class Stores:
 
         return IndexStores(partial(healed, self.dense), partial(healed, self.text))
 
-    def indexer(self, index: Index) -> Indexer:
+    def indexer(self, index: Index, workers: Workers | None = None) -> Indexer:
         """Writes to an index."""
-        splitter = CODE if index == "code" else DOCUMENTS
         return Indexer(
             self.catalog(),
             self.dense(index),
             self.text(index),
             self.embedder,
             index=index,
-            splitter=splitter,
+            splitter=SPLITTERS[index],
             enrichments=self.enrichments,
+            workers=workers,
         )
+
+    def place(self, index: Index) -> Place:
+        """The stores of an index with its catalogue, for copying; not healed."""
+        return Place(self.catalog(), self.dense(index), self.text(index))
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -311,22 +319,78 @@ def build_enricher(settings: Settings | None = None, *, on_progress: ProgressCal
 
 
 @contextmanager
-def build_indexer(index: Index, settings: Settings | None = None) -> Iterator[Indexer]:
+def build_indexer(index: Index, settings: Settings | None = None, *, ray: str | None = None) -> Iterator[Indexer]:
     """An indexer that holds the right to write, healed first.
 
+    Args:
+        index: Name of the index.
+        settings: From the environment when None.
+        ray: Address of the Ray cluster whose processes read and embed; "" for one on this machine, None for none.
+
     Raises:
+        MissingPackageError: Ray is not installed.
         StoreLocked: Another process is writing, or reading a Milvus Lite file.
         StoreMismatch: The index was made with another embedder.
     """
     settings = settings or load_settings()
     stores = Stores(settings, load_embedder(settings.embedder))
     try:
-        with stores.writing():
-            indexer = stores.indexer(index)
+        with stores.writing(), _workers(index, settings, ray) as workers:
+            indexer = stores.indexer(index, workers)
             indexer.recover()
             yield indexer
     finally:
         stores.close()
+
+
+def _workers(index: Index, settings: Settings, ray: str | None) -> AbstractContextManager[Workers | None]:
+    if ray is None:
+        return nullcontext()
+    from programs.retrieval.ray_pipeline import ray_workers
+
+    return ray_workers(ray, SPLITTERS[index], partial(load_embedder, settings.embedder))
+
+
+def copy_stores(
+    file: Path,
+    indexes: Sequence[Index] = INDEXES,
+    settings: Settings | None = None,
+    *,
+    on_progress: ProgressCallback | None = None,
+) -> dict[Index, CopyReport]:
+    """Copy indexes, and what was written about their passages, to the stores that a file names.
+
+    Args:
+        file: Settings of the target, in the form of `.env`.
+        indexes: What is copied.
+        settings: Of the source; from the environment when None.
+        on_progress: Told about each index.
+
+    Raises:
+        SettingsError: The file has a wrong value, or names the home of the source.
+        StoreLocked: Another process is writing to one of both places.
+        StoreMismatch: The target holds something else; see `copying.copy_index`.
+    """
+    settings = settings or load_settings()
+    aim = settings_from(file, settings)
+    if aim.index_dir.resolve() == settings.index_dir.resolve():
+        raise SettingsError(
+            "The target has the same ADAPTIVE_RAG_HOME as the source.", hint="Its catalogue needs a home of its own."
+        )
+    if aim.embedder != settings.embedder:
+        raise SettingsError(
+            f"The target has the embedder {aim.embedder!r}, the source {settings.embedder!r}.",
+            hint="Vectors of two embedders do not fit together: index the documents there instead.",
+        )
+    embedder = load_embedder(settings.embedder)
+    with closing(Stores(settings, embedder)) as source, closing(Stores(aim, embedder)) as target:
+        with source.writing(), target.writing():
+            target.enrichments.add(source.enrichments.all())
+            return {
+                index: copy_index(index, source.place(index), target.place(index), on_progress=on_progress)
+                for index in indexes
+                if source.catalog().facts(index)
+            }
 
 
 def ensure_models(settings: Settings, on_progress: ProgressCallback | None) -> None:

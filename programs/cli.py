@@ -20,6 +20,7 @@ from signatures.vocabulary import STRATEGIES
 if TYPE_CHECKING:
     from programs.rendering import Progress
     from programs.retrieval.indexing import Indexer
+    from programs.retrieval.plan import Index
     from signatures.records import Answer
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -74,15 +75,29 @@ def _parser() -> "tuple[argparse.ArgumentParser, Commands]":
     index.add_argument("--code", action="store_true", help="read source files into the code index")
     index.add_argument("--delete", action="store_true", help="remove the documents of PATH from the index")
     index.add_argument("--prune", action="store_true", help="also remove documents whose file is gone")
-    index.add_argument("--rebuild", action="store_true", help="empty the index first")
+    index.add_argument("--rebuild", action="store_true", help="make the index anew; the old one is searched until then")
     index.add_argument(
         "--enrich", action="store_true", help="first let the language model write questions and a summary per passage"
+    )
+    index.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="read and embed in the processes of a Ray cluster (none given: one on this machine)",
+    )
+    index.add_argument(
+        "--copy-to",
+        type=Path,
+        metavar="FILE",
+        help="copy all indexes (with --code that one) to the stores of the settings in FILE, reading no source",
     )
     index.add_argument("--yes", action="store_true", help="with --enrich: do not ask whether the cost is right")
     index.set_defaults(run=_index)
 
     doctor = commands.add_parser("doctor", help="check language models, stores and settings")
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
+    doctor.add_argument("--canaries", action="store_true", help="give the judges all planted cases (some 25 calls)")
     doctor.set_defaults(run=_doctor)
     return parser, commands
 
@@ -180,12 +195,19 @@ def _index(arguments: argparse.Namespace) -> int:
     from programs.build import build_indexer
     from programs.rendering import Progress, print_index_report
 
+    if arguments.copy_to:
+        return _copy(arguments)
+    if arguments.ray and Path(arguments.ray).exists():
+        # `--ray PATH`: what was meant is a path.
+        arguments.paths.append(Path(arguments.ray))
+        arguments.ray = ""
     if not arguments.paths:
         _usage("index needs at least one PATH")
     missing = [str(path) for path in arguments.paths if not path.exists()]
     if missing and not arguments.delete:
         _usage(f"no such file or folder: {', '.join(missing)}")
-    with Progress(enabled=True) as progress, build_indexer("code" if arguments.code else "documents") as indexer:
+    index: Index = "code" if arguments.code else "documents"
+    with Progress(enabled=True) as progress, build_indexer(index, ray=arguments.ray) as indexer:
         if arguments.delete:
             report = indexer.delete(arguments.paths)
         elif arguments.enrich and not _enrich(indexer, arguments, progress):
@@ -198,6 +220,24 @@ def _index(arguments: argparse.Namespace) -> int:
             )
     print_index_report(report)
     return ERROR if report.failed else ANSWERED
+
+
+def _copy(arguments: argparse.Namespace) -> int:
+    from programs.build import INDEXES, copy_stores
+    from programs.rendering import Progress, print_copy_report
+
+    given = ("category", "delete", "prune", "rebuild", "enrich", "ray")
+    if arguments.paths or any(getattr(arguments, name) not in (None, False) for name in given):
+        _usage("index --copy-to goes with --code only: what is in the index is copied")
+    with Progress(enabled=True) as progress:
+        reports = copy_stores(
+            arguments.copy_to, ("code",) if arguments.code else INDEXES, on_progress=progress.long_step
+        )
+    for index, report in reports.items():
+        print_copy_report(index, report)
+    if not reports:
+        _usage("nothing to copy: the index is empty")
+    return ERROR if any(report.failed for report in reports.values()) else ANSWERED
 
 
 def _enrich(indexer: "Indexer", arguments: argparse.Namespace, progress: "Progress") -> bool:
@@ -230,7 +270,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from programs.rendering import Progress, print_checks
 
     with Progress(enabled=not arguments.json) as progress:
-        checks = examine(on_progress=progress.long_step)
+        checks = examine(canaries=arguments.canaries, on_progress=progress.long_step)
     if arguments.json:
         print(json.dumps([check.model_dump(mode="json") for check in checks], ensure_ascii=False, indent=2))
     else:

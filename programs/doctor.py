@@ -2,16 +2,22 @@
 
 A language model is asked for something its schema forbids: an endpoint that enforces schemas cannot
 comply, one that ignores them does. Nothing is taken from what an endpoint says of itself.
+
+The judges are given planted cases (`programs.canaries`). By default two plain ones of each, six calls in all,
+like the two that each endpoint costs anyway: enough to find a judge that says yes to everything, and seconds
+on the slowest model. `--canaries` asks all of them, which also finds a weak judge, and costs minutes there.
 """
 
 import time
+from dataclasses import replace
 
 import dspy
 import numpy as np
 from pydantic import Field
 
 from programs import background, budget
-from programs.build import INDEXES, ProgressCallback, Stores, ensure_models
+from programs.build import INDEXES, ProgressCallback, Stores, build_resources, compiled_program, ensure_models
+from programs.canaries import run_canaries
 from programs.errors import AdaptiveRAGError, LanguageModelError
 from programs.judges import label_probabilities
 from programs.lm import RoleLMs, ask
@@ -21,6 +27,7 @@ from programs.retrieval.plan import Index
 from programs.retrieval.tokens import tokenize
 from programs.settings import ROLES, EndpointSettings, Role, Settings, load_settings
 from programs.tracing import start_tracing
+from programs.trust import JudgeTrust
 from signatures.judging import JudgeUtility
 from signatures.probing import ContradictSchema
 from signatures.records import Record
@@ -44,8 +51,15 @@ class Check(Record):
     facts: dict[str, bool | float | str] = Field(default_factory=dict)
 
 
-def examine(settings: Settings | None = None, *, on_progress: ProgressCallback | None = None) -> list[Check]:
+def examine(
+    settings: Settings | None = None, *, canaries: bool = False, on_progress: ProgressCallback | None = None
+) -> list[Check]:
     """All checks, in the order in which a question meets the parts.
+
+    Args:
+        settings: From the environment when None.
+        canaries: Gives the judges all planted cases instead of the short set.
+        on_progress: Told about long steps.
 
     Raises:
         SettingsError: A setting is wrong.
@@ -61,6 +75,7 @@ def examine(settings: Settings | None = None, *, on_progress: ProgressCallback |
         checks += [check for index in INDEXES for check in _index(stores, index)]
     finally:
         stores.close()
+    checks += _judges(settings, full=canaries)
     checks.append(_tracing(settings))
     return checks
 
@@ -134,8 +149,7 @@ def _embedder(embedder: Embedder) -> Check:
     norm = float(np.linalg.norm(query))
     ok = gap > 0 and abs(norm - 1) < 1e-3
     found = (
-        f"{embedder.dimension} 维，最长 {embedder.max_tokens} token，{seconds:.2f} 秒；"
-        f"相关与无关的相似度差 {gap:.3f}"
+        f"{embedder.dimension} 维，最长 {embedder.max_tokens} token，{seconds:.2f} 秒；相关与无关的相似度差 {gap:.3f}"
     )
     return Check(
         name=name,
@@ -191,6 +205,42 @@ def _finds_chinese(stores: Stores) -> Check:
         found="自检通过" if ok else f"用段落自己的词查不到它：{' '.join(own)}",
         advice="" if ok else "分词不一致，请运行 adaptive-rag index --rebuild 重建。",
     )
+
+
+def _judges(settings: Settings, *, full: bool) -> list[Check]:
+    """Whether the judges tell right from wrong, with the prompts and weights that run."""
+    try:
+        # The first endpoint alone: what another one says in its place is no finding about it.
+        lms = RoleLMs(settings, only=settings.endpoints("judge")[0])
+        resources = build_resources(settings)
+        program = compiled_program(replace(resources, lms=lms))
+    except AdaptiveRAGError as error:
+        return [Check(name="评审", ok=False, found=error.message, advice=error.hint)]
+    try:
+        found = run_canaries(program.judges, full=full)
+    finally:
+        resources.close()
+    return [_judge(trust) for trust in found]
+
+
+def _judge(trust: JudgeTrust) -> Check:
+    name = f"评审 {trust.judge}"
+    if trust.trusted is None:
+        return Check(name=name, ok=True, found="评审的模型没有回应，没有检查", facts={"full": trust.full})
+    figures = f"{trust.cases} 个预设样例，结论准确 {trust.verdicts or 0:.2f}，模型自己区分 {trust.separation or 0:.2f}"
+    facts: dict[str, bool | float | str] = {
+        "trusted": trust.trusted,
+        "full": trust.full,
+        "verdicts": trust.verdicts or 0.0,
+        "separation": trust.separation or 0.0,
+    }
+    missed = f"；不对的：{'；'.join(trust.failed[:5])}" if trust.failed else ""
+    if trust.trusted:
+        return Check(name=name, ok=True, found=f"可信：{figures}{missed}", facts=facts)
+    advice = "每个回答都会注明评审不可信。换一个评审模型（ADAPTIVE_RAG_JUDGE_LM）"
+    advice += "。" if trust.full else "，或用 adaptive-rag doctor --canaries 复查。"
+    # Two cases are a reason for a mark; that this installation cannot be used takes all of them.
+    return Check(name=name, ok=not trust.full, found=f"不可信：{figures}{missed}", advice=advice, facts=facts)
 
 
 def _tracing(settings: Settings) -> Check:

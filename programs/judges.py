@@ -10,7 +10,9 @@ is UNKNOWN, which never passes.
 import asyncio
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -34,6 +36,20 @@ from signatures.vocabulary import NO, YES, FailureKind, JudgeName, Label
 _LOGPROBS = {"logprobs": True, "top_logprobs": 10}
 _REPAIRABLE: tuple[FailureKind, ...] = ("parse", "empty", "truncated")
 _ENTRY = re.compile(rf"(\d+)\s*[:：.、]?\s*({YES}|{NO})")
+Opinion = list[float | None]
+"""What the language model alone says: its probability of 是 for each label, None where it gave none."""
+_heard: ContextVar[list[Opinion] | None] = ContextVar("adaptive_rag_heard", default=None)
+
+
+@contextmanager
+def hearing() -> Iterator[list[Opinion]]:
+    """Collect the language model's own opinions in the block, before evidence is weighed."""
+    opinions: list[Opinion] = []
+    token = _heard.set(opinions)
+    try:
+        yield opinions
+    finally:
+        _heard.reset(token)
 
 
 def label_probabilities(prediction: dspy.Prediction, field: str = "verdict") -> list[float]:
@@ -96,6 +112,19 @@ class _Judge(AsyncModule):
             # The same request would give the same reply at temperature 0.
             return await ask(self.judge, lm, role="judge", config={**_LOGPROBS, "temperature": 0.5}, **inputs)
 
+    def _report(self, opinion: Opinion) -> Opinion:
+        heard = _heard.get()
+        if heard is not None:
+            heard.append(opinion)
+        return opinion
+
+    def _score(self, reply: dspy.Prediction) -> float:
+        """The language model's own probability of 是."""
+        probabilities = label_probabilities(reply)
+        score = probabilities[0] if probabilities else float(reply.verdict == YES)
+        self._report([score])
+        return score
+
     def _verdict(self, score: float | None, reason: str, **more: Any) -> dspy.Prediction:
         passed = reaches(score, self.threshold)
         verdict = Verdict(judge=self.name, score=score, passed=passed, reason=reason, **more)
@@ -104,8 +133,7 @@ class _Judge(AsyncModule):
     def _labelled(
         self, reply: dspy.Prediction, features: Mapping[str, float] | None, seen: Mapping[str, float]
     ) -> dspy.Prediction:
-        probabilities = label_probabilities(reply)
-        score = probabilities[0] if probabilities else float(reply.verdict == YES)
+        score = self._score(reply)
         reason = reply.reason.strip()
         if self._state is None or features is None:
             return self._verdict(score, reason, evidence=dict(seen))
@@ -143,17 +171,11 @@ class RelevanceJudge(_Judge):
         items = [passage_of(item) for item in passages]
         if not items:
             return self._verdict(0.0, "没有检索到任何资料", source="rule")
-        signature = _numbered(self.judge.signature, len(items))
         features = await self._features(lambda near: relevance_features(question, items, near))
         try:
-            reply = await self._ask(passages=render_passages(items), question=question, signature=signature)
+            scores = await self.opinion(question=question, passages=items)
         except LanguageModelError as error:
             return self._without_lm(question, items, features, error)
-        labels = aligned_labels(reply.verdicts, len(items))
-        probabilities = label_probabilities(reply, "verdicts")
-        scores: list[float | None] = [None if label is None else float(label == YES) for label in labels]
-        if len(probabilities) == len(items) and None not in labels:
-            scores = list(probabilities)
         if self._state is not None and features is not None:
             weigh = self._state.weighed.probability
             scores = [
@@ -161,6 +183,22 @@ class RelevanceJudge(_Judge):
                 for own, score in zip(features, scores, strict=True)
             ]
         return self._combined(items, scores)
+
+    async def opinion(self, *, question: str, passages: Sequence[Passage | Hit | str]) -> Opinion:
+        """What the language model alone says of each passage.
+
+        Raises:
+            LanguageModelError: No usable reply.
+        """
+        items = [passage_of(item) for item in passages]
+        signature = _numbered(self.judge.signature, len(items))
+        reply = await self._ask(passages=render_passages(items), question=question, signature=signature)
+        labels = aligned_labels(reply.verdicts, len(items))
+        probabilities = label_probabilities(reply, "verdicts")
+        scores: Opinion = [None if label is None else float(label == YES) for label in labels]
+        if len(probabilities) == len(items) and None not in labels:
+            scores = list(probabilities)
+        return self._report(scores)
 
     def _without_lm(
         self, question: str, items: list[Passage], features: list[dict[str, float]] | None, error: LanguageModelError
@@ -215,6 +253,16 @@ class GroundingJudge(_Judge):
             return self._checked(found, features, error.kind)
         return self._labelled(reply, features, found.features)
 
+    async def opinion(self, *, question: str, answer: str, passages: Sequence[Passage | Hit | str]) -> Opinion:
+        """What the language model alone says, also where a rule would decide without it.
+
+        Raises:
+            LanguageModelError: No usable reply.
+        """
+        items = [passage_of(item) for item in passages]
+        reply = await self._ask(passages=render_passages(items), question=question, answer=answer)
+        return [self._score(reply)]
+
     def _checked(
         self, found: evidence.Support, features: Mapping[str, float] | None, kind: FailureKind
     ) -> dspy.Prediction:
@@ -257,6 +305,15 @@ class UtilityJudge(_Judge):
             source: Any = "lm" if score is None else "check"
             return self._verdict(score, reason, source=source, error_kind=error.kind)
         return self._labelled(reply, features, {})
+
+    async def opinion(self, *, question: str, answer: str) -> Opinion:
+        """What the language model alone says, also where a rule would decide without it.
+
+        Raises:
+            LanguageModelError: No usable reply.
+        """
+        reply = await self._ask(question=question, answer=evidence.strip_citations(answer))
+        return [self._score(reply)]
 
 
 class Judges(dspy.Module):

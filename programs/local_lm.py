@@ -70,7 +70,7 @@ def start_local_server(
         model_path: The file.
         context: Tokens of prompt and reply together, for each request.
         slots: Requests evaluated at once; they share `context`.
-        threads: CPU threads; all cores when None.
+        threads: CPU threads; all cores that this process may use when None.
 
     Raises:
         ModelFileError: There is no such file, or it is no GGUF file.
@@ -86,7 +86,7 @@ def start_local_server(
     parameters.n_ctx = context
     parameters.n_parallel = slots
     parameters.kv_unified = True
-    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads or os.cpu_count() or 1
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads or _cores()
     parameters.hostnames = ["127.0.0.1"]
     parameters.port = 0
     parameters.api_keys = [key]
@@ -187,6 +187,11 @@ def _explain(path: Path, context: int, slots: int) -> str:
 
 
 _servers: dict[tuple[str, int, int], LocalServer] = {}
+def _cores() -> int:
+    # More threads than cores wait for each other in loops: with two on one core a reply takes ten times as long.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 _lock = threading.Lock()
 
 

@@ -15,13 +15,16 @@ _SALT = secrets.token_bytes(16)
 _fixed: ContextVar[bytes | None] = ContextVar("adaptive_rag_fences", default=None)
 
 _MARKERS = re.compile(
-    r"<\|[^|>\n]{1,40}\|>"  # chat template tokens
-    r"|</?(?:think|tool_call|s)>|\[/?INST\]|<</?SYS>>"
+    r"<\|[^|>\n]{1,40}\|>|<｜[^｜>\n]{1,40}｜>"  # chat template tokens; DeepSeek's have wide bars
+    r"|</?(?:think|tool_calls?|tool_response|function_calls?|invoke|tools|s|bos|eos|(?:start|end)_of_turn)\b[^<>\n]{0,80}>"
+    r"|\[/?(?:INST|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|SYSTEM_PROMPT)\]|<</?SYS>>"
     r"|\[\[ ?## ?\w+ ?## ?\]\]"  # field markers of DSPy
-    r"|【(?:question|answer|passages|history|query|reasons|tried_queries|answer_language|heading)】",
+    r"|【\s*(?:question|answer|passages|history|query|reasons?|tried_queries|answer_language|heading|verdicts?|request)\s*】",
     re.IGNORECASE,
 )
-_SWAP = str.maketrans("<>[]|【】", "〈〉［］¦［］")
+_SWAP = str.maketrans("<>[]|｜【】", "〈〉［］¦¦［］")
+_FENCE = re.compile(r"-{4}[0-9a-fA-F]{8}-{4}")
+_NUMBERED = re.compile(r"(?m)^([^\S\n]*)\[(\d{1,3})\]")
 
 
 @contextmanager
@@ -42,7 +45,13 @@ def neutralise(text: str) -> str:
 
     Only what is shown to a model changes; what a user sees does not pass through here.
     """
+    text = _FENCE.sub(lambda match: match.group().replace("-", "‐"), text)
     return _MARKERS.sub(lambda match: match.group().translate(_SWAP), text)
+
+
+def _body(text: str) -> str:
+    """The text of a passage: also without lines that begin like another passage."""
+    return _NUMBERED.sub(r"\1［\2］", neutralise(text))
 
 
 def passage_of(item: Passage | Hit | str) -> Passage:
@@ -59,10 +68,13 @@ def render_passages(passages: Sequence[Passage]) -> str:
 
     The same passages give the same block within a process, so that a prefix cache can hold it.
     """
-    bodies = [f"[{n}] {neutralise(p.heading)}\n{neutralise(p.text)}" for n, p in enumerate(passages, start=1)]
-    digest = hashlib.blake2b(
-        "\0".join(bodies).encode("utf-8", "replace"), key=_fixed.get() or _SALT, digest_size=4
-    ).hexdigest()
+    # A title of several lines would end where the text begins.
+    bodies = [
+        f"[{n}] {' '.join(neutralise(p.heading).splitlines())}\n{_body(p.text)}"
+        for n, p in enumerate(passages, start=1)
+    ]
+    key = _fixed.get() or _SALT
+    digest = hashlib.blake2b("\0".join(bodies).encode("utf-8", "replace"), key=key, digest_size=4).hexdigest()
     fence = f"----{digest}----"
     header = wording.PASSAGES_HEADER.replace("{fence}", fence)
     return "\n".join([header, fence, "\n".join(bodies), fence])

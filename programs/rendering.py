@@ -15,6 +15,7 @@ from signatures.records import Answer, HopTrace, Verdict
 
 if TYPE_CHECKING:
     from programs.doctor import Check
+    from programs.retrieval.copying import CopyReport
     from programs.retrieval.enriching import EnrichmentCost
     from programs.retrieval.index_report import IndexReport
     from programs.settings import Settings
@@ -185,6 +186,18 @@ def print_index_report(report: "IndexReport") -> None:
     print_failures(report.failed)
 
 
+def print_copy_report(index: str, report: "CopyReport") -> None:
+    """What a copy did with one index."""
+    others = f"，目标里另有 {len(report.others)} 篇" if report.others else ""
+    _out().print(
+        Text(
+            f"{index}：复制 {len(report.copied)} 篇 {report.rows} 行，已有 {len(report.unchanged)} 篇{others}，"
+            f"失败 {len(report.failed)} 篇，{report.seconds:.1f} 秒"
+        )
+    )
+    print_failures(report.failed)
+
+
 def _enriched(report: "IndexReport") -> str:
     return f"（{report.enriched} 段带问题或摘要）" if report.enriched else ""
 
@@ -209,6 +222,8 @@ def print_checks(checks: "Sequence[Check]") -> None:
     out = _out()
     for check in checks:
         mark = Text("✓ ", style="green") if check.ok else Text("✗ ", style="red")
+        if check.ok and check.facts.get("trusted") is False:
+            mark = Text("! ", style="yellow")
         out.print(mark + Text(f"{check.name}：{check.found}"))
         if check.advice:
             out.print(Text(f"    → {check.advice}", style="yellow"))

@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from programs.errors import SettingsError
 
@@ -202,6 +202,48 @@ def _positive(value: N) -> N:
     return value
 
 
+class _FileSettings(Settings):
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, dotenv_settings
+
+
+def settings_from(file: Path, base: Settings) -> Settings:
+    """Settings of another place: those that `file` names, in the form of `.env`, and nothing of the environment.
+
+    The embedder is that of `base` where the file names none.
+
+    Raises:
+        SettingsError: The file cannot be read, names no home, or has a wrong value.
+    """
+    try:
+        named = {name.upper() for name, value in dotenv_values(file, encoding="utf-8-sig").items() if value}
+        if not file.is_file() or f"{PREFIX}HOME" not in named:
+            raise SettingsError(
+                f"{file} is no file with a line {PREFIX}HOME=….",
+                hint="It holds the settings of the target; its catalogue lies in its own home.",
+            )
+        given = {} if f"{PREFIX}EMBEDDER" in named else {"embedder": base.embedder}
+        return _FileSettings(_env_file=file, **given)  # type: ignore[call-arg, arg-type]  # checked by pydantic
+    except ValidationError as error:
+        raise _explained(error) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file} cannot be read: {error}", hint="It is a file in UTF-8.") from error
+
+
+def _explained(error: ValidationError) -> SettingsError:
+    return SettingsError(
+        "; ".join(f"{PREFIX}{'.'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors())
+    )
+
+
 def load_settings(**overrides: object) -> Settings:
     """Settings from the environment and `.env`, with `overrides` on top.
 
@@ -211,7 +253,6 @@ def load_settings(**overrides: object) -> Settings:
     try:
         return Settings(**overrides)  # type: ignore[arg-type]  # checked by pydantic
     except ValidationError as error:
-        lines = [f"{PREFIX}{'.'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors()]
-        raise SettingsError("; ".join(lines)) from error
+        raise _explained(error) from error
     except UnicodeDecodeError as error:
         raise SettingsError(".env is not UTF-8.", hint="Save the file as UTF-8.") from error

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from programs.retrieval.plan import RetrievalPlan
+from programs.retrieval.plan import RetrievalPlan, RouteName
 from signatures.vocabulary import Intent, Strategy
 
 Ending = Literal["reply", "retrieve", "refuse", "clarify"]
@@ -24,30 +24,51 @@ class StrategyEntry:
     plan: RetrievalPlan | None = None
 
 
+_QUESTIONS_FIRST: dict[RouteName, float] = {"questions": 2.0}
+"""Questions that were written for a passage are worded as users word theirs: by far the best single route. Summaries
+made the fusion worse, so no plan asks for them, nor for the imagined passage, which costs a call of seconds
+(`optimize/LOG.md`); `--plan '{"routes": [...]}'` switches any of them on."""
+
 STRATEGY_TABLE: Mapping[Strategy, StrategyEntry] = MappingProxyType(
     {
         "direct_reply": StrategyEntry("reply"),
         "fast_retrieval": StrategyEntry(
             "retrieve",
-            RetrievalPlan(routes=("dense", "text", "questions", "summaries"), top_k=3, rough_top_k=8, max_hops=2),
+            RetrievalPlan(
+                routes=("dense", "text", "questions"), top_k=3, rough_top_k=8, weights=_QUESTIONS_FIRST, max_hops=2
+            ),
         ),
         "standard_retrieval": StrategyEntry(
             "retrieve",
             RetrievalPlan(
-                routes=("dense", "text", "questions", "summaries", "rewritten"), top_k=5, rough_top_k=8, max_hops=2
+                routes=("dense", "text", "questions", "rewritten"),
+                top_k=5,
+                rough_top_k=8,
+                weights=_QUESTIONS_FIRST,
+                max_hops=2,
             ),
         ),
         "deep_search": StrategyEntry(
             "retrieve",
             RetrievalPlan(
-                routes=("dense", "text", "questions", "summaries"), top_k=8, rough_top_k=8, decompose=True, max_hops=3
+                routes=("dense", "text", "questions"),
+                top_k=8,
+                rough_top_k=8,
+                weights=_QUESTIONS_FIRST,
+                decompose=True,
+                max_hops=3,
             ),
         ),
         "code_search": StrategyEntry(
             "retrieve",
             # Identifiers are words, not meanings: BM25 carries the higher weight.
             RetrievalPlan(
-                index="code", routes=("dense", "text"), top_k=5, rough_top_k=10, weights={"text": 2.0}, max_hops=2
+                index="code",
+                routes=("dense", "text", "questions"),
+                top_k=5,
+                rough_top_k=10,
+                weights={"text": 2.0, "questions": 2.0},
+                max_hops=2,
             ),
         ),
         "fallback": StrategyEntry("refuse"),

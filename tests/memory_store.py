@@ -4,10 +4,13 @@ For the tests of what lies above the stores: one that is down, slow, or forgets 
 from a real one at will. Search itself is simple: cosine by numpy, and shared words weighed by rarity.
 """
 
+import copy
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Self
 
 import numpy as np
 
@@ -63,6 +66,16 @@ class _Memory:
     def count(self, kind: Kind | None = None) -> int:
         return sum(kind in (None, row.kind) for row in self._rows.values())
 
+    @contextmanager
+    def rebuilding(self) -> Iterator[Self]:
+        fresh = copy.copy(self)
+        fresh.__dict__.update({name: {} for name in ("_rows", "_vectors") if name in self.__dict__})
+        yield fresh
+        with self._lock:
+            self.__dict__.update(
+                {name: fresh.__dict__[name] for name in ("_rows", "_vectors") if name in self.__dict__}
+            )
+
     def flush(self) -> None:
         """Nothing to do: rows are found at once."""
 
@@ -92,6 +105,12 @@ class MemoryDenseStore(_Memory):
         rows = self._candidates(kind, category)
         matches = [Match(row.id, row.passage, float(self._vectors[row.id] @ vector)) for row in rows]
         return sorted(matches, key=lambda match: (-match.score, match.row_id))[:top_k]
+
+    def read(self, row_ids: Sequence[str]) -> tuple[list[Row], Vector]:
+        with self._lock:
+            rows = [self._rows[row_id] for row_id in dict.fromkeys(row_ids) if row_id in self._rows]
+            vectors = np.array([self._vectors[row.id] for row in rows], dtype=np.float32)
+        return rows, vectors.reshape(len(rows), self._dimension)
 
     def _check(self, vector: Vector) -> None:
         if vector.shape != (self._dimension,) or not np.isfinite(vector).all() or not vector.any():

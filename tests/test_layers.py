@@ -26,6 +26,7 @@ OWNERS = {
     "sentence_transformers": ("programs/retrieval/embedding", "programs/retrieval/rerank"),
     "xllamacpp": ("programs/local_lm",),
     "mlflow": ("programs/tracing", "optimize/"),
+    "ray": ("programs/retrieval/ray_pipeline",),
     "matplotlib": ("optimize/plots", "optimize/figures"),
     "torch": ("nobody",),
     "litellm": ("nobody",),
@@ -157,6 +158,7 @@ HEAVY = {
     "xllamacpp",
     "sentence_transformers",
     "litellm",
+    "ray",
 }
 
 

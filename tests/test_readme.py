@@ -28,6 +28,7 @@ def docs(tmp_path: Path) -> Path:
     folder = tmp_path / "docs"
     folder.mkdir()
     (folder / "leave.md").write_text("# 年假\n\n## 结转\n\n最多结转 5 天。\n", encoding="utf-8")
+    (tmp_path / "there.env").write_text(f"ADAPTIVE_RAG_HOME={tmp_path / 'there'}\n", encoding="utf-8")
     (folder / "a.py").write_text("def refresh():\n    return 1\n", encoding="utf-8")
     return folder
 
@@ -36,6 +37,7 @@ def docs(tmp_path: Path) -> Path:
 def test_a_command_of_the_readme_runs(command: str, docs: Path) -> None:
     words = shlex.split(command)
     words = [str(docs) if word in ("文件或目录", "源码目录") else word for word in words]
+    words = [str(docs.with_name("there.env")) if word == "目标.env" else word for word in words]
     program = str(Path(sys.executable).with_name("adaptive-rag"))
     with scripted_lm(helpful(probe={"colour": "red"}, generate={"answer": "最多结转 5 天[1]。"})) as lm:
         environment = {**os.environ, "ADAPTIVE_RAG_LM": lm.line}

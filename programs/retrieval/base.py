@@ -27,6 +27,7 @@ Common to both stores
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -120,6 +121,20 @@ class DenseStore(Protocol):
         """The `top_k` rows nearest to `vector`, shape (dimension,)."""
         ...
 
+    def read(self, row_ids: Sequence[str]) -> tuple[list[Row], Vector]:
+        """The whole rows with these ids, in this order, and their vectors; unknown ids are left out.
+
+        Made for moving rows to another store: the vectors are as exact as the search's own, to some
+        six digits. Of an id that is named twice there is one row.
+
+        Returns:
+            n rows, and vectors of shape (n, dimension), float32.
+
+        Raises:
+            StoreMismatch: A row was written by another version of this program.
+        """
+        ...
+
     def delete(self, row_ids: Iterable[str]) -> None:
         """Remove rows; unknown ids are ignored."""
         ...
@@ -133,6 +148,16 @@ class DenseStore(Protocol):
         ...
 
     def flush(self) -> None: ...
+
+    def rebuilding(self) -> AbstractContextManager["DenseStore"]:
+        """A new content beside the old one, also of another embedder; leaving exchanges them.
+
+        Until then, every process searches the old content; after an exception inside, and after the
+        process has died, it is still there. The store that is given takes `upsert`, `delete`, `ids`,
+        `count`, `flush` and `clear`; it need not be searchable. What is written to the store itself
+        meanwhile is lost. One process at a time.
+        """
+        ...
 
     def clear(self) -> None:
         """Remove everything, also what was made with another embedder or schema."""
@@ -161,6 +186,10 @@ class TextStore(Protocol):
     def count(self, kind: Kind | None = None) -> int: ...
 
     def flush(self) -> None: ...
+
+    def rebuilding(self) -> AbstractContextManager["TextStore"]:
+        """As in `DenseStore`."""
+        ...
 
     def clear(self) -> None:
         """Remove everything."""

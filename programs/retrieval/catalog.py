@@ -11,7 +11,9 @@ removed. States of a document:
     deleting   `rows` may be gone in part                            -> finished by removing the rest
 
 A crash between any two statements leaves one of these, and `recovery.recover` settles it. An index
-that is being emptied is marked as such, with no document left, until both stores are empty.
+that is being emptied is marked as such, with no document left, until both stores are empty. One that is
+being rebuilt lies beside the old one under another name; it is marked from when the stores change over,
+one after the other, until its documents take the place of the old ones.
 """
 
 import json
@@ -21,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from programs.errors import StoreMismatch, StoreUnavailable
 from programs.retrieval.plan import Index
@@ -31,6 +33,7 @@ SCHEMA_VERSION = 1
 
 State = Literal["ready", "writing", "replacing", "deleting"]
 _EMPTYING = "emptying"
+_SWITCHING = "switching"
 _SCHEMA = f"""
 PRAGMA user_version = {SCHEMA_VERSION};
 CREATE TABLE IF NOT EXISTS documents (
@@ -75,6 +78,11 @@ class Entry:
     rows: tuple[str, ...]
     new_hash: str = ""
     new_rows: tuple[str, ...] = ()
+
+
+def rebuilt(index: Index) -> Index:
+    """The name of what takes the place of an index."""
+    return cast("Index", f"{index}+new")
 
 
 class Catalog:
@@ -124,11 +132,15 @@ class Catalog:
 
     def pending(self, index: Index) -> bool:
         """Whether a change was begun and not ended."""
-        return self.emptying(index) or bool(self.entries(index, unsettled=True))
+        return self.emptying(index) or self.switching(index) or bool(self.entries(index, unsettled=True))
 
     def emptying(self, index: Index) -> bool:
         """Whether the index was to be emptied and the stores may still hold rows."""
         return _EMPTYING in self.facts(index)
+
+    def switching(self, index: Index) -> bool:
+        """Whether the stores were to change over to a rebuilt index, and each of them may have done so."""
+        return _SWITCHING in self.facts(index)
 
     def count(self, index: Index) -> int:
         """Number of rows that the documents of an index have, with those of unsettled ones."""
@@ -163,14 +175,57 @@ class Catalog:
     def begin_emptying(self, index: Index) -> None:
         """Before both stores are cleared: no document any more, and the mark that says so."""
         with self._transaction():
-            for table in ("documents", "facts"):
-                self._database.execute(f"DELETE FROM {table} WHERE index_name = ?", (index,))
+            self._forget(index)
             self._database.execute("INSERT INTO facts VALUES (?, ?, '')", (index, _EMPTYING))
 
     def end_emptying(self, index: Index) -> None:
         """After both stores were cleared."""
         with self._transaction():
             self._database.execute("DELETE FROM facts WHERE index_name = ? AND name = ?", (index, _EMPTYING))
+
+    def begin_rebuilding(self, index: Index) -> Index:
+        """The name under which the documents of a rebuilt index are recorded, with none left there."""
+        fresh = rebuilt(index)
+        with self._transaction():
+            self._forget(fresh)
+            if self.switching(index):
+                self._distrust(index)
+        return fresh
+
+    def begin_switching(self, index: Index) -> None:
+        """Before the stores change over."""
+        self.set_facts(index, {_SWITCHING: ""})
+
+    def end_rebuilding(self, index: Index) -> None:
+        """After both stores have changed over: the rebuilt documents take the place of the old ones."""
+        with self._transaction():
+            self._replace(index)
+
+    def settle_rebuilding(self, index: Index, *, rebuilt_rows: bool) -> None:
+        """After a crash while the stores changed over: all files of an index must be read again.
+
+        Args:
+            index: The index.
+            rebuilt_rows: Whether the documents are those of the rebuilt index.
+        """
+        with self._transaction():
+            if rebuilt_rows:
+                self._replace(index)
+            self._distrust(index)
+            self._forget(rebuilt(index))
+
+    def _replace(self, index: Index) -> None:
+        self._forget(index)
+        for table in ("documents", "facts"):
+            self._database.execute(f"UPDATE {table} SET index_name = ? WHERE index_name = ?", (index, rebuilt(index)))
+
+    def _forget(self, index: Index) -> None:
+        for table in ("documents", "facts"):
+            self._database.execute(f"DELETE FROM {table} WHERE index_name = ?", (index,))
+
+    def _distrust(self, index: Index) -> None:
+        self._database.execute("UPDATE documents SET hash = '', new_hash = '' WHERE index_name = ?", (index,))
+        self._database.execute("DELETE FROM facts WHERE index_name = ? AND name = ?", (index, _SWITCHING))
 
     def facts(self, index: Index) -> dict[str, str]:
         """What the rows of an index were made with, such as the embedder; {} for a new index."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from programs.retrieval.chunking import CountTokens, numbered_doubles, passage_id
-from programs.retrieval.indexing import Splitter
+from programs.retrieval.preparing import Splitter
 from programs.retrieval.reading import read_text
 from signatures.records import Passage
 

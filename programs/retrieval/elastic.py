@@ -8,6 +8,7 @@ Fusion and filters are this program's own: the server's reciprocal rank fusion n
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from programs.retrieval.base import Kind, Match, Row, Vector
 from programs.retrieval.elastic_collection import MAX_LIMIT, ElasticCollection, Opened, best
 from programs.retrieval.elastic_connection import NAME, ElasticIndex
 from programs.retrieval.elastic_schema import TOKENS, Design
+from programs.retrieval.payload import row_of
 
 __all__ = ["TOKENS", "ElasticDenseStore", "ElasticIndex", "ElasticTextStore"]
 
@@ -197,6 +199,17 @@ class ElasticDenseStore(ElasticCollection):
             return best(lambda limit: nearest(opened, limit), top_k, _MAX_NEIGHBOURS)
 
         return self._with_index(run, []) if top_k >= 1 else []
+
+    def read(self, row_ids: Sequence[str]) -> tuple[list[Row], Vector]:
+        """The whole rows with these ids, in this order, and their vectors; unknown ids are left out."""
+        # The server leaves vectors out of the source, but not out of the fields that are asked for.
+        hits: list[Mapping[str, Any]] = self._with_index(
+            lambda opened: self._named(opened, row_ids, ["id", "kind", "payload"], ["vector"]), []
+        )
+        sources = [hit["_source"] for hit in hits]
+        rows = [row_of(source["id"], source["kind"], source["payload"], store=NAME) for source in sources]
+        vectors = np.array([hit["fields"]["vector"] for hit in hits], dtype=np.float32)
+        return rows, vectors.reshape(len(rows), self._dimension)
 
     def _check_vector(self, vector: Vector, whose: str) -> None:
         if vector.shape != (self._dimension,) or not np.isfinite(vector).all() or not vector.any():

@@ -2,7 +2,7 @@
 
 import copy
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -16,6 +16,7 @@ from programs.retrieval.elastic_schema import STORED, Design, conditions, digest
 MAX_LIMIT = 10_000
 """Most rows that one search may return."""
 
+_NAMED = 256  # rows that are asked for by their ids in one request; the longest are 60 kB
 _ATTEMPTS = 5  # each failure means that another process made or replaced the index just now
 _REBUILD = "Use the settings it was made with, or `adaptive-rag index --rebuild PATH…`."
 
@@ -100,7 +101,7 @@ class ElasticCollection:
                 self._alias.swap(self._alias.make(design, live=False), design)
 
     @contextmanager
-    def rebuild(self) -> Iterator[Self]:
+    def rebuilding(self) -> Iterator[Self]:
         """Fill a new index while the old one is searched; then swap them, in one step.
 
         Gives a store that writes to the new index. What others write to the old one meanwhile is lost
@@ -185,6 +186,26 @@ class ElasticCollection:
         )
         matches = [unpack(hit, score(float(hit["_score"]))) for hit in answer["hits"]["hits"]]
         return sorted(matches, key=lambda match: (-match.score, match.row_id))
+
+    def _named(
+        self, opened: Opened, row_ids: Sequence[str], sources: Sequence[str], fields: Sequence[str]
+    ) -> list[Mapping[str, Any]]:
+        """What the server has of the rows with these ids, in their order."""
+        keys = list(dict.fromkeys(digest(row_id) for row_id in row_ids))
+        found: dict[str, Mapping[str, Any]] = {}
+        for start in range(0, len(keys), _NAMED):
+            part = keys[start : start + _NAMED]
+            answer = self._client.search(
+                index=opened.target,
+                query={"ids": {"values": part}},
+                size=len(part),
+                source_includes=sources,
+                fields=[{"field": name} for name in fields],
+                track_total_hits=False,
+                allow_partial_search_results=False,
+            )
+            found.update((hit["_id"], hit) for hit in answer["hits"]["hits"])
+        return [found[key] for key in keys if key in found]
 
     def _send(self, opened: Opened, operation: str, sources: Mapping[str, Mapping[str, Any]]) -> None:
         failed = self._index.bulk(

@@ -26,7 +26,7 @@ from programs.errors import StoreMismatch
 from programs.retrieval import tokens
 from programs.retrieval.base import Kind, Match, Row
 from programs.retrieval.elastic_connection import NAME
-from signatures.records import Passage
+from programs.retrieval.payload import passage_of, payload_of
 
 SCHEMA_VERSION = 1
 """To be raised when the fields change."""
@@ -214,7 +214,7 @@ def pack(rows: Sequence[Row], extra: Sequence[Mapping[str, Any]]) -> dict[str, d
             "kind": row.kind,
             "category": row.passage.category,
             "category_key": digest(row.passage.category),
-            "payload": row.passage.model_dump(),
+            "payload": payload_of(row),
             **fields,
         }
     return packed
@@ -228,7 +228,7 @@ def unpack(hit: Mapping[str, Any], score: float) -> Match:
     """
     source = hit["_source"]
     try:
-        return Match(str(source["id"]), Passage.model_validate(source["payload"]), score)
+        return Match(str(source["id"]), passage_of(source["payload"]), score)
     except ValidationError as error:
         raise StoreMismatch(
             f"The row {source['id']!r} holds another kind of passage.",

@@ -4,10 +4,12 @@ For each batch of documents: record the new rows -> write them to both stores ->
 whole -> remove the old ones -> settle. `catalog` says what each state means after a crash.
 """
 
+import copy
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +18,16 @@ from programs.errors import DocumentError, StoreMismatch
 from programs.retrieval import chunking, recovery, tokens
 from programs.retrieval.base import DenseStore, Embedder, Row, TextStore, Vector
 from programs.retrieval.catalog import Catalog, Entry
-from programs.retrieval.chunking import MAX_PASSAGE_TOKENS, CountTokens, embedded_text, split_file
+from programs.retrieval.chunking import CountTokens, split_file
 from programs.retrieval.enrichment import (
     FILE_NAME,
     EnrichmentCache,
-    enriched_rows,
     enrichment_key,
     read_enrichments,
 )
 from programs.retrieval.index_report import IndexReport
 from programs.retrieval.plan import Index
+from programs.retrieval.preparing import Prepared, Splitter, Task, Workers, embedded, reason, rows_of, split
 from programs.retrieval.reading import DOCUMENT_SUFFIXES
 from programs.retrieval.source_files import came_from, content_hash, find_files, is_elsewhere, is_gone, shown
 from signatures.records import Passage
@@ -33,28 +35,7 @@ from signatures.records import Passage
 BATCH_PASSAGES = 256
 """Passages that are written together: large enough that the embedder, not the stores' flushing, takes
 the time; small enough that an interrupted run loses seconds of work."""
-EMBEDDED_PASSAGES = 64
-"""Passages of one call of the embedder; between two calls a query of another thread gets its turn."""
-MAX_PASSAGE_BYTES = 60_000
-"""Of the text of one passage: stores limit a field to 65,535 bytes, and a server counts bytes."""
-
 ProgressCallback = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Splitter:
-    """How files of an index become passages.
-
-    Attributes:
-        suffixes: Files that it reads, with the dot.
-        split: Path, document id, category for documents that name none, the embedder's counting
-            and the most tokens of a passage with its heading; gives the passages.
-        version: Changes when it cuts otherwise; files are then read again.
-    """
-
-    suffixes: frozenset[str]
-    split: Callable[[Path, str, str | None, CountTokens, int], list[Passage]]
-    version: str
 
 
 def _split_document(
@@ -72,6 +53,7 @@ class _Document:
     source: Path
     hash: str
     rows: Sequence[Row]
+    vectors: Vector | None = None
 
 
 class Indexer:
@@ -85,6 +67,7 @@ class Indexer:
         index: Name of the index.
         splitter: How files become passages.
         enrichments: What was written about passages; None for nothing.
+        workers: Read and embed documents; None does it here.
 
     Raises:
         StoreMismatch: From every method that writes, when the index was made with another embedder.
@@ -100,6 +83,7 @@ class Indexer:
         index: Index = "documents",
         splitter: Splitter = DOCUMENTS,
         enrichments: EnrichmentCache | None = None,
+        workers: Workers | None = None,
     ) -> None:
         self._catalog = catalog
         self._dense = dense
@@ -108,6 +92,7 @@ class Indexer:
         self._index: Index = index
         self._splitter = splitter
         self._enrichments = enrichments
+        self._workers = workers
 
     def index_paths(
         self,
@@ -138,8 +123,8 @@ class Indexer:
             if lost.document_id not in files:
                 report.failed[lost.source] = "its passages were lost from a store; index it again"
         batch: list[_Document] = []
-        for number, (document_id, path) in enumerate(files.items(), start=1):
-            document = self._read(document_id, path, category, known.get(document_id), revision, report)
+        read = self._read_here if self._workers is None else partial(self._read_elsewhere, self._workers)
+        for number, document in enumerate(read(self._due(files, category, known, revision, report), report), start=1):
             if document is not None:
                 batch.append(document)
             if batch and (sum(len(d.rows) for d in batch) >= BATCH_PASSAGES or number == len(files)):
@@ -179,17 +164,28 @@ class Indexer:
     def rebuild(
         self, paths: Sequence[Path], *, category: str | None = None, on_progress: ProgressCallback | None = None
     ) -> IndexReport:
-        """Empty the index, also one that was made with another embedder, and read the files again.
+        """Read the files into a new index that takes the place of the old one, also of another embedder.
+
+        The old one is searched until then, and stays when this is interrupted or killed. On a Milvus Lite
+        file no other process can search in any case: the one that writes holds it.
 
         Raises:
-            DocumentError: None of the paths exists; the index is as it was.
+            DocumentError: None of the paths exists, or no file can be read; the index is as it was.
         """
         if not any(os.path.exists(path) for path in paths):
             raise DocumentError(
                 "no such file or folder", path=", ".join(map(shown, paths)), hint="The index was left as it is."
             )
-        recovery.empty(self._catalog, self._index, self._dense, self._text)
-        return self.index_paths(paths, category=category, on_progress=on_progress)
+        fresh = copy.copy(self)
+        fresh._index = self._catalog.begin_rebuilding(self._index)
+        with self._text.rebuilding() as fresh._text, self._dense.rebuilding() as fresh._dense:
+            report = fresh.index_paths(paths, category=category, on_progress=on_progress)
+            if report.failed and not report.added:
+                path, reason = next(iter(report.failed.items()))
+                raise DocumentError(reason, path=path, hint="No file could be read. The index was left as it was.")
+            self._catalog.begin_switching(self._index)
+        self._catalog.end_rebuilding(self._index)
+        return report
 
     def recover(self) -> int:
         """Undo or finish what a crash left half done; gives the number of documents.
@@ -224,65 +220,95 @@ class Indexer:
             except (DocumentError, OSError, UnicodeDecodeError) as error:
                 report.failed[shown(file)] = error.message if isinstance(error, DocumentError) else str(error)
 
-    def _read(
+    def _due(
         self,
-        document_id: str,
-        path: Path,
+        files: Mapping[str, Path],
         category: str | None,
-        entry: Entry | None,
+        known: Mapping[str, Entry],
         revision: str,
         report: IndexReport,
-    ) -> _Document | None:
+    ) -> Iterator[tuple[Task, Entry | None] | None]:
+        """For each file what must be read; None where nothing must or can, which is reported."""
+        for document_id, path in files.items():
+            entry = known.get(document_id)
+            try:
+                content = content_hash(path, self._splitter.version, category or "")
+                # What was written about passages belongs to the content, but must not be the reason to read all
+                # files again in every run: the revision says whether any of it has changed since.
+                digest = f"{content}+{revision}" if revision else content
+                if entry is not None and entry.hash == digest:
+                    self._note_move(document_id, path, entry, digest)
+                    report.unchanged.append(document_id)
+                    yield None
+                    continue
+                if entry is not None and is_elsewhere(entry, path):
+                    raise DocumentError(
+                        f"would replace {entry.source}, which has the same folder and name",
+                        path=str(path),
+                        hint="rename one of the folders, or delete that document first",
+                    )
+            except DocumentError as error:
+                report.failed[shown(path)] = reason(error)
+                yield None
+                continue
+            same = entry.rows if entry is not None and _content(entry.hash) == content else ()
+            yield Task(document_id, str(path), category, same, digest), entry
+
+    def _read_here(
+        self, due: Iterable[tuple[Task, Entry | None] | None], report: IndexReport
+    ) -> Iterator[_Document | None]:
+        for found in due:
+            if found is None:
+                yield None
+                continue
+            task, entry = found
+            try:
+                prepared = Prepared(task, self._rows(self._split(task.document_id, Path(task.path), task.category)))
+            except DocumentError as error:
+                prepared = Prepared(task, failed=reason(error))
+            yield self._accepted(prepared, entry, report)
+
+    def _read_elsewhere(
+        self, workers: Workers, due: Iterable[tuple[Task, Entry | None] | None], report: IndexReport
+    ) -> Iterator[_Document | None]:
+        tasks: list[Task] = []
+        entries: dict[str, Entry | None] = {}
+        for found in due:
+            if found is None:
+                yield None
+                continue
+            tasks.append(found[0])
+            entries[found[0].document_id] = found[1]
+        written = self._enrichments.all() if self._enrichments and tasks else []
+        for prepared in workers.prepare(tasks, {one.key: one for one in written}) if tasks else ():
+            yield self._accepted(prepared, entries[prepared.task.document_id], report)
+
+    def _accepted(self, prepared: Prepared, entry: Entry | None, report: IndexReport) -> _Document | None:
         """A document that must be written; None for one that need not or cannot, which is reported."""
-        try:
-            content = content_hash(path, self._splitter.version, category or "")
-            # What was written about passages belongs to the content, but must not be the reason to read all
-            # files again in every run: the revision says whether any of it has changed since.
-            digest = f"{content}+{revision}" if revision else content
-            if entry is not None and entry.hash == digest:
-                self._note_move(document_id, path, entry, digest)
-                report.unchanged.append(document_id)
-                return None
-            if entry is not None and is_elsewhere(entry, path):
-                raise DocumentError(
-                    f"would replace {entry.source}, which has the same folder and name",
-                    path=str(path),
-                    hint="rename one of the folders, or delete that document first",
-                )
-            rows = self._rows(self._split(document_id, path, category))
-        except DocumentError as error:
-            report.failed[shown(path)] = f"{error.message} ({error.hint})" if error.hint else error.message
+        task, rows = prepared.task, prepared.rows
+        if prepared.failed:
+            report.failed[shown(task.path)] = prepared.failed
             return None
-        if entry is not None and _content(entry.hash) == content and set(entry.rows) == {row.id for row in rows}:
-            self._catalog.settle(self._index, [Entry(document_id, str(path), "ready", digest, entry.rows)])
-            report.unchanged.append(document_id)
+        report.embedding_seconds += prepared.seconds
+        report.truncated += prepared.truncated
+        if entry is not None and task.rows and set(task.rows) == {row.id for row in rows}:
+            self._catalog.settle(self._index, [Entry(task.document_id, task.path, "ready", task.digest, entry.rows)])
+            report.unchanged.append(task.document_id)
             return None
-        (report.added if entry is None else report.changed).append(document_id)
-        return _Document(document_id, path, digest, rows)
+        (report.added if entry is None else report.changed).append(task.document_id)
+        return _Document(task.document_id, Path(task.path), task.digest, rows, prepared.vectors)
 
     def _note_move(self, document_id: str, path: Path, entry: Entry, digest: str) -> None:
         if entry.source != str(path) and is_gone(entry):  # the folder was moved
             self._catalog.settle(self._index, [Entry(document_id, str(path), "ready", digest, entry.rows)])
 
     def _split(self, document_id: str, path: Path, category: str | None) -> list[Passage]:
-        limit = min(self._embedder.max_tokens, MAX_PASSAGE_TOKENS)
-        passages = self._splitter.split(path, document_id, category, self._embedder.count_tokens, limit)
-        if not passages:
-            raise DocumentError("holds no text", path=str(path))
-        if any(len(passage.text.encode()) > MAX_PASSAGE_BYTES for passage in passages):
-            raise DocumentError(
-                f"has a line of more than {MAX_PASSAGE_BYTES} bytes", path=str(path), hint="break it, or leave it out"
-            )
-        return passages
+        return split(self._splitter, self._embedder, document_id, path, category)
 
     def _rows(self, passages: Sequence[Passage]) -> list[Row]:
         keys = [enrichment_key(passage) for passage in passages] if self._enrichments else []
         known = self._enrichments.newest(keys) if self._enrichments else {}
-        rows: list[Row] = []
-        for passage in passages:
-            rows.append(Row(passage.id, "passage", embedded_text(passage), passage))
-            rows += enriched_rows(passage, known.get(enrichment_key(passage)) if known else None)
-        return rows
+        return rows_of(passages, known)
 
     def _write(self, batch: Sequence[_Document], known: Mapping[str, Entry], report: IndexReport) -> None:
         if not batch:
@@ -303,17 +329,9 @@ class Indexer:
                     tuple(row.id for row in document.rows),
                 )
             )
-        vectors = self._embedded(rows, report)
-        self._catalog.begin(self._index, changes)
-        self._dense.upsert(rows, vectors)
-        self._text.upsert(rows)
-        self._dense.flush()
-        self._text.flush()
-        self._catalog.advance(self._index, [entry.document_id for entry in changes], "replacing")
-        obsolete = (row for entry in changes for row in set(entry.rows) - set(entry.new_rows))
-        recovery.drop_rows(obsolete, self._dense, self._text)
-        ready = [Entry(e.document_id, e.source, "ready", e.new_hash, e.new_rows) for e in changes]
-        self._catalog.settle(self._index, ready)
+        given = [document.vectors for document in batch if document.vectors is not None]
+        vectors = np.concatenate(given) if len(given) == len(batch) else self._embedded(rows, report)
+        recovery.replace(self._catalog, self._index, self._dense, self._text, changes, rows, vectors)
         report.passages += sum(row.kind == "passage" for row in rows)
         report.enriched += len({row.passage.id for row in rows if row.kind != "passage"})
 
@@ -321,9 +339,7 @@ class Indexer:
         limit = self._embedder.max_tokens
         report.truncated += [row.id for row in rows if self._embedder.count_tokens(row.text) > limit]
         started = time.monotonic()
-        texts = [row.text for row in rows]
-        slices = [texts[start : start + EMBEDDED_PASSAGES] for start in range(0, len(texts), EMBEDDED_PASSAGES)]
-        vectors = np.concatenate([self._embedder.encode_document(part) for part in slices])
+        vectors = embedded(rows, self._embedder)
         report.embedding_seconds += time.monotonic() - started
         return vectors
 

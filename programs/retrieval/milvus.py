@@ -1,5 +1,6 @@
 """Milvus: dense vectors on Milvus Lite and on servers from 2.3, BM25 on Milvus Lite and from 2.5."""
 
+import json
 import logging
 import os
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from programs.retrieval import tokens
 from programs.retrieval.base import Kind, Match, Row, Vector
 from programs.retrieval.milvus_collection import MilvusCollection
 from programs.retrieval.milvus_rows import MAX_BYTES, MAX_LIMIT, NAME, encode_tokens, pack, quote
+from programs.retrieval.payload import row_of
 
 __all__ = ["MilvusDenseStore", "MilvusTextStore", "quote"]
 
@@ -71,6 +73,13 @@ class MilvusDenseStore(MilvusCollection):
             return round(min(1.0, max(-1.0, distance)), 6)
 
         return self._search(array.tolist(), "vector", params, score, top_k, kind, category)
+
+    def read(self, row_ids: Sequence[str]) -> tuple[list[Row], Vector]:
+        """The whole rows with these ids, in this order, and their vectors; unknown ids are left out."""
+        records = self._records(row_ids, ["id", "kind", "payload", "vector"])
+        rows = [row_of(r["id"], r["kind"], json.loads(r["payload"]), store=NAME) for r in records]
+        vectors = np.array([r["vector"] for r in records], dtype=np.float32)
+        return rows, vectors.reshape(len(rows), self._dimension)
 
     def _check(self, vector: Vector, whose: str) -> None:
         # Milvus answers a wrong vector with arbitrary rows.

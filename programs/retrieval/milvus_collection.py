@@ -1,20 +1,25 @@
 """One collection of Milvus: what the dense and the text store have in common."""
 
+import copy
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 from programs.errors import StoreMismatch, StoreUnavailable
+from programs.retrieval import milvus_swap
 from programs.retrieval.base import Kind, Match
-from programs.retrieval.milvus_connection import MilvusConnection
+from programs.retrieval.milvus_connection import CollectionGone, MilvusConnection
 from programs.retrieval.milvus_rows import (
     MAX_BYTES,
     MAX_LIMIT,
     NAME,
+    PROPERTY,
     STORED,
     condition,
     digest,
+    noted_identity,
     parse_version,
     quote,
     unpack,
@@ -26,8 +31,8 @@ SCHEMA_VERSION = "1"
 _OLDEST = (2, 3)  # upsert
 _OLDEST_WITH_TEXT = (2, 5)  # BM25
 _ADMIN_SECONDS = 60  # most for making, loading and flushing a collection; pymilvus overlooks a float here
+_ATTEMPTS = 3  # each failure means that the collection was replaced just now
 _BATCH = 256  # rows of one request: 256 of the largest stay below the 64 MB a server takes
-_PREFIX = "adaptive_rag."
 
 
 class MilvusCollection:
@@ -53,7 +58,7 @@ class MilvusCollection:
         timeout: float,
     ) -> None:
         self._pymilvus = pymilvus
-        self._collection = collection
+        self._collection = self._target = collection
         self._identity = {"schema": SCHEMA_VERSION, **identity}
         self._timeout = timeout
         self._known = False
@@ -88,7 +93,7 @@ class MilvusCollection:
             return
         with self._lock, self._connection.translated():
             for start in range(0, len(keys), _BATCH):
-                self._client.delete(self._collection, ids=keys[start : start + _BATCH], timeout=self._timeout)
+                self._client.delete(self._target, ids=keys[start : start + _BATCH], timeout=self._timeout)
             self._unflushed = True
 
     def ids(self) -> set[str]:
@@ -120,13 +125,34 @@ class MilvusCollection:
             if not self._connection.lite or not self._unflushed:
                 return
             with self._connection.translated():
-                self._client.flush(self._collection, timeout=_ADMIN_SECONDS)
+                self._client.flush(self._target, timeout=_ADMIN_SECONDS)
             self._unflushed = False
 
     def clear(self) -> None:
         """Remove the collection, also one that was made with another embedder."""
         with self._lock, self._connection.translated():
-            self._client.drop_collection(self._collection, timeout=_ADMIN_SECONDS)
+            milvus_swap.drop(self._client, self._collection)
+            self._known = self._unflushed = False
+
+    @contextmanager
+    def rebuilding(self) -> Iterator[Self]:
+        """A new collection, also of another embedder, that takes the place of this one.
+
+        Between two renamings some milliseconds pass, in which a search asks again. After the process
+        has died, the next rebuild removes what it left.
+        """
+        fresh = copy.copy(self)
+        fresh._collection = fresh._target = self._collection + milvus_swap.NEW
+        fresh._known = fresh._unflushed = False
+        with self._lock, self._connection.translated():
+            milvus_swap.prepare(self._client, self._collection)
+        try:
+            fresh._ready(create=True)
+            yield fresh
+            fresh.flush()
+            with self._lock, self._connection.translated():
+                milvus_swap.swap(self._client, self._collection, 0.0 if self._connection.lite else self._timeout)
+        finally:
             self._known = self._unflushed = False
 
     def close(self) -> None:
@@ -149,8 +175,19 @@ class MilvusCollection:
         self._ready(create=True)
         with self._lock, self._connection.translated():
             for start in range(0, len(records), _BATCH):
-                self._client.upsert(self._collection, records[start : start + _BATCH], timeout=self._timeout)
+                self._client.upsert(self._target, records[start : start + _BATCH], timeout=self._timeout)
             self._unflushed = True
+
+    def _records(self, row_ids: Sequence[str], fields: list[str]) -> list[dict[str, Any]]:
+        """Fields of the rows with these ids, in their order."""
+        if not row_ids or not self._ready():
+            return []
+        keys = list(dict.fromkeys(digest(row_id) for row_id in row_ids))
+        found: dict[str, dict[str, Any]] = {}
+        for start in range(0, len(keys), _BATCH):
+            names = ", ".join(quote(key) for key in keys[start : start + _BATCH])
+            found.update((record["key"], record) for record in self._query(f"key in [{names}]", ["key", *fields]))
+        return [found[key] for key in keys if key in found]
 
     def _search(
         self,
@@ -175,18 +212,15 @@ class MilvusCollection:
             return []
         top_k, limit = min(top_k, MAX_LIMIT), min(top_k + 1, MAX_LIMIT)
         while True:
-            with self._connection.translated():
-                hits = self._client.search(
-                    self._collection,
-                    data=[data],
-                    anns_field=field,
-                    filter=condition(kind, category),
-                    limit=limit,
-                    output_fields=STORED,
-                    search_params=params(limit),
-                    consistency_level="Strong",
-                    timeout=self._timeout,
-                )[0]
+            asked: dict[str, Any] = {"limit": limit, "search_params": params(limit)}
+            hits = self._asked(
+                self._client.search,
+                data=[data],
+                anns_field=field,
+                filter=condition(kind, category),
+                output_fields=STORED,
+                **asked,
+            )[0]
             found = sorted(
                 ((score(float(hit["distance"])), hit["entity"]) for hit in hits),
                 key=lambda row: (-row[0], row[1]["id"]),
@@ -210,27 +244,29 @@ class MilvusCollection:
         if self._known:
             return True
         with self._lock, self._connection.translated():
-            if not self._client.has_collection(self._collection, timeout=self._timeout):
+            target = milvus_swap.live(self._client, self._collection, self._timeout)
+            if target is None:
                 if not create:
                     return False
                 self._make()
-            self._check_identity(self._client.describe_collection(self._collection, timeout=self._timeout))
-            if not self._client.list_indexes(self._collection, timeout=self._timeout):
+            self._target = target or self._collection
+            self._check_identity(self._client.describe_collection(self._target, timeout=self._timeout))
+            if not self._client.list_indexes(self._target, timeout=self._timeout):
                 # Separately, as a process may die in between. Nothing is there yet that one could wait for.
                 index = self._client.prepare_index_params()
                 self._add_index(index)
-                self._client.create_index(self._collection, index, timeout=_ADMIN_SECONDS, sync=False)
+                self._client.create_index(self._target, index, timeout=_ADMIN_SECONDS, sync=False)
             self._load()
             self._known = True
             return True
 
     def _load(self) -> None:
         try:
-            self._client.load_collection(self._collection, timeout=_ADMIN_SECONDS)
+            self._client.load_collection(self._target, timeout=_ADMIN_SECONDS)
         except self._pymilvus.MilvusException as error:
             if not self._connection.drop_broken_indexes(error.message):
                 raise
-            self._client.load_collection(self._collection, timeout=_ADMIN_SECONDS)
+            self._client.load_collection(self._target, timeout=_ADMIN_SECONDS)
 
     def _make(self) -> None:
         data_type = self._pymilvus.DataType
@@ -249,19 +285,12 @@ class MilvusCollection:
             self._collection,
             schema=schema,
             consistency_level="Strong",
-            properties={_PREFIX + name: value for name, value in self._identity.items()},
+            properties={PROPERTY + name: value for name, value in self._identity.items()},
             timeout=_ADMIN_SECONDS,
         )
 
     def _check_identity(self, description: dict[str, Any]) -> None:
-        properties = description.get("properties") or {}
-        found = {name: properties.get(_PREFIX + name) for name in self._identity}
-        if not any(found.values()):
-            try:
-                noted = json.loads(description.get("description") or "")
-                found = {name: noted.get(name) for name in self._identity}
-            except (ValueError, AttributeError):
-                pass
+        found = noted_identity(description, self._identity)
         different = [name for name, value in self._identity.items() if found[name] != value]
         if different:
             raise StoreMismatch(
@@ -273,14 +302,16 @@ class MilvusCollection:
 
     def _query(self, expression: str, fields: list[str], limit: int | None = None) -> list[dict[str, Any]]:
         bound = {} if limit is None else {"limit": limit}
-        with self._connection.translated():
-            return list(
-                self._client.query(
-                    self._collection,
-                    filter=expression,
-                    output_fields=fields,
-                    consistency_level="Strong",
-                    timeout=self._timeout,
-                    **bound,
-                )
-            )
+        return list(self._asked(self._client.query, filter=expression, output_fields=fields, **bound))
+
+    def _asked(self, call: Callable[..., Any], **what: Any) -> Any:
+        """The answer about the collection, once more where that was replaced just now."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                with self._connection.translated():
+                    return call(self._target, consistency_level="Strong", timeout=self._timeout, **what)
+            except CollectionGone:
+                self._known = False
+                if attempt == _ATTEMPTS or not self._ready():
+                    raise
+        raise AssertionError("unreachable")

@@ -20,6 +20,11 @@ from programs.retrieval.milvus_rows import NAME
 
 _CONNECT_SECONDS = 5.0  # most that is waited for a connection
 _PORT = 19530
+_GONE = (100, 101)  # not found; not loaded, as Milvus Lite leaves a collection that was renamed
+
+
+class CollectionGone(StoreUnavailable):
+    """The collection of a request is not there under this name (any more)."""
 
 
 class MilvusConnection:
@@ -88,7 +93,10 @@ class MilvusConnection:
                     store=NAME,
                     hint="Check the version of the server and the name of the collection.",
                 ) from error
-            raise self._unavailable(error.message) from error
+            found = self._unavailable(error.message)
+            if error.code in _GONE:
+                raise CollectionGone(found.message, store=NAME, hint=found.hint) from error
+            raise found from error
         except (grpc.RpcError, OSError) as error:
             raise self._unavailable(str(error)) from error
 

@@ -6,15 +6,16 @@ disagree about escapes in a literal; pymilvus itself puts keys into filters with
 """
 
 import hashlib
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from programs.errors import StoreMismatch
 from programs.retrieval.base import Kind, Match, Row
-from signatures.records import Passage
+from programs.retrieval.payload import passage_of, payload_of
 
 NAME = "milvus"
 MAX_BYTES = 65_535
@@ -22,6 +23,9 @@ MAX_BYTES = 65_535
 
 MAX_LIMIT = 16_384
 """Most rows that one search or query may return on a server."""
+
+PROPERTY = "adaptive_rag."
+"""Begins the properties of a collection that say what it was made with."""
 
 STORED = ["id", "payload"]
 """Fields that a match is made of."""
@@ -92,7 +96,7 @@ def pack(rows: Sequence[Row], extra: Sequence[dict[str, Any]]) -> list[dict[str,
             "kind": row.kind,
             "category": row.passage.category,
             "category_key": digest(row.passage.category),
-            "payload": row.passage.model_dump_json(),
+            "payload": json.dumps(payload_of(row), ensure_ascii=False),
             **fields,
         }
         for field, value in record.items():
@@ -114,13 +118,26 @@ def unpack(entity: dict[str, Any], score: float) -> Match:
     """
     row_id = str(entity["id"])
     try:
-        return Match(row_id, Passage.model_validate_json(entity["payload"]), score)
-    except ValidationError as error:
+        return Match(row_id, passage_of(json.loads(entity["payload"])), score)
+    except (ValidationError, ValueError) as error:
         raise StoreMismatch(
             f"The row {row_id!r} holds another kind of passage.",
             store=NAME,
             hint="Index the documents again into a new collection.",
         ) from error
+
+
+def noted_identity(description: Mapping[str, Any], names: Iterable[str]) -> dict[str, str | None]:
+    """What a collection was made with, from its properties or, on an older server, from its description."""
+    properties = description.get("properties") or {}
+    found = {name: properties.get(PROPERTY + name) for name in names}
+    if not any(found.values()):
+        try:
+            noted = json.loads(description.get("description") or "")
+            found = {name: noted.get(name) for name in found}
+        except (ValueError, AttributeError):
+            pass
+    return found
 
 
 def parse_version(text: str) -> tuple[int, int] | None:

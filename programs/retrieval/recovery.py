@@ -4,11 +4,13 @@
 no catalogue can know: a power cut that took rows a store had acknowledged, a catalogue that was deleted.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
-from programs.retrieval.base import DenseStore, TextStore
-from programs.retrieval.catalog import Catalog, Entry
+from programs.retrieval.base import DenseStore, Row, TextStore, Vector
+from programs.retrieval.catalog import Catalog, Entry, rebuilt
 from programs.retrieval.plan import Index
+
+_READ_ROWS = 512  # that go from one store to the other together
 
 
 def recover(catalog: Catalog, index: Index, dense: DenseStore, text: TextStore) -> int:
@@ -16,6 +18,8 @@ def recover(catalog: Catalog, index: Index, dense: DenseStore, text: TextStore) 
 
     May itself be interrupted and repeated.
     """
+    if catalog.switching(index):
+        _settle_rebuilding(catalog, index, dense, text)
     if catalog.emptying(index):
         empty(catalog, index, dense, text)
         return 0
@@ -94,6 +98,51 @@ def reconcile(
     own = known.keys() | set(wanted)
     drop_rows((row for row in in_dense | in_text if row not in kept and _document(row) in own), dense, text)
     return lost
+
+
+def _settle_rebuilding(catalog: Catalog, index: Index, dense: DenseStore, text: TextStore) -> None:
+    """A process died while the stores changed over: the dense one first, then the text store.
+
+    Where the dense store is the new one, the text store gets its rows. All files are read again when they
+    are indexed next: equal ids do not say whether the rows are old or new.
+    """
+    fresh = sorted({row for entry in catalog.entries(rebuilt(index)).values() for row in entry.rows})
+    changed = bool(fresh) and dense.ids() == set(fresh)
+    if changed:
+        with text.rebuilding() as new:
+            for start in range(0, len(fresh), _READ_ROWS):
+                new.upsert(dense.read(fresh[start : start + _READ_ROWS])[0])
+    catalog.settle_rebuilding(index, rebuilt_rows=changed)
+
+
+def replace(
+    catalog: Catalog,
+    index: Index,
+    dense: DenseStore,
+    text: TextStore,
+    changes: Sequence[Entry],
+    rows: Sequence[Row],
+    vectors: Vector,
+) -> None:
+    """Write documents, each whole, in place of what they were.
+
+    Args:
+        catalog: The catalogue.
+        index: The index.
+        dense: Its dense store.
+        text: Its text store.
+        changes: The documents in state `writing`.
+        rows: All their new rows.
+        vectors: Of the rows, in their order.
+    """
+    catalog.begin(index, changes)
+    dense.upsert(rows, vectors)
+    text.upsert(rows)
+    dense.flush()
+    text.flush()
+    catalog.advance(index, [entry.document_id for entry in changes], "replacing")
+    drop_rows((row for entry in changes for row in set(entry.rows) - set(entry.new_rows)), dense, text)
+    catalog.settle(index, [Entry(e.document_id, e.source, "ready", e.new_hash, e.new_rows) for e in changes])
 
 
 def drop_rows(row_ids: Iterable[str], dense: DenseStore, text: TextStore) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from programs.errors import StoreError, StoreLocked, StoreMismatch, StoreUnavailable
 from programs.retrieval import tokens
-from programs.retrieval.base import Kind, Match, Row
+from programs.retrieval.base import Kind, Match, Row, TextStore
 from signatures.records import Passage
 
 NAME = "tantivy"
@@ -114,6 +114,12 @@ class TantivyTextStore:
         with self._writing() as writer:
             writer.delete_all_documents()
         self.flush()
+
+    def rebuilding(self) -> AbstractContextManager[TextStore]:
+        """A new content that is shown with one commit; other processes find the old one until then."""
+        from programs.retrieval.text_rebuild import rebuilding
+
+        return rebuilding(self)
 
     def ids(self) -> set[str]:
         """All row ids, of all kinds."""

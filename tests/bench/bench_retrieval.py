@@ -7,10 +7,12 @@
 Passages are made up (`retrieval_corpus`), stores and search are the program's own. Every size is built in
 one process and searched in another, so that memory is what a program that only searches holds. A line of
 JSON for each case goes to `docs/retrieval-cost.jsonl`; table and plot show the newest line of each case.
+Linux only: memory is read from /proc.
 """
 
 import argparse
 import asyncio
+import json
 import multiprocessing
 import os
 import shutil
@@ -71,16 +73,21 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", choices=tuple(SIZES), default=tuple(SIZES))
     parser.add_argument("--sizes", nargs="+", type=int, help="instead of the usual ones of each system")
     parser.add_argument("--million", action="store_true", help="also Elasticsearch with 1,000,000 passages")
-    parser.add_argument("--folder", type=Path, help="for passages and indexes; removed afterwards where not given")
+    parser.add_argument("--folder", type=Path, help="keeps passages and indexes for the next run")
     parser.add_argument("--results", type=Path, default=REPOSITORY / "docs" / "retrieval-cost.jsonl")
     parser.add_argument("--plot", type=Path, default=REPOSITORY / "docs" / "retrieval-cost.svg")
     parser.add_argument("--no-embedder", action="store_true", help="leave the real embedder out")
     options = parser.parse_args()
+    from servers import START_ELASTICSEARCH  # here, as the processes that measure do without pytest
+
     folder = options.folder or Path(tempfile.mkdtemp(prefix="bench-retrieval-"))
     try:
         if not options.no_embedder:
             add(options.results, _fresh(embedder_share, folder))
         for system in options.systems:
+            if system == "elasticsearch" and not START_ELASTICSEARCH.is_file():
+                say(f"elasticsearch left out: there is no {START_ELASTICSEARCH}")
+                continue
             usual = [size for size in SIZES[system] if size < MILLION or options.million]
             for size in options.sizes or usual:
                 add(options.results, case(system, size, folder))
@@ -96,16 +103,19 @@ def case(system: str, size: int, folder: Path) -> dict[str, Any]:
     corpus = Corpus(folder / "passages", size)
     _fresh(corpus.make)
     home = folder / f"{system}-{size}"
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
+    note = home / "built.json"
+    if not note.exists():
+        shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True, exist_ok=True)
     with serving(system, home) as (address, server):
-        built = _fresh(build, system, address, corpus)
+        if not note.exists():
+            note.write_text(json.dumps(_fresh(build, system, address, corpus)), encoding="utf-8")
         searched = _fresh(search, system, address, corpus)
         memory = resident(server) if server else searched["client_mb"]
+    built = json.loads(note.read_text(encoding="utf-8"))
     disk = sum(path.stat().st_size for path in home.rglob("*") if path.is_file())
-    shutil.rmtree(home)
     figures = {**built, **searched, "resident_mb": memory, "disk_mb": round(disk / 2**20)}
-    return {"system": system, "size": size, "cores": os.cpu_count(), "date": _today(), **figures}
+    return {"system": system, "size": size, **_machine(), **figures}
 
 
 @contextmanager
@@ -114,7 +124,6 @@ def serving(system: str, home: Path) -> Iterator[tuple[str, int | None]]:
     if system == "embedded":
         yield str(home), None
         return
-    sys.path.append(str(REPOSITORY / "tests" / "programs" / "retrieval"))
     from servers import ElasticsearchNode
 
     node = ElasticsearchNode(home, heap=HEAP)
@@ -240,8 +249,7 @@ def embedder_share(folder: Path) -> dict[str, Any]:
     return {
         "system": "embedder",
         "size": report.passages,
-        "cores": os.cpu_count(),
-        "date": _today(),
+        **_machine(),
         "indexing_s": round(report.seconds, 1),
         "embedding_s": round(report.embedding_seconds, 1),
         "share": round(report.embedding_seconds / report.seconds, 4),
@@ -274,8 +282,9 @@ def _fresh(function: Callable[..., Any], *arguments: Any) -> Any:
         return pool.submit(function, *arguments).result()
 
 
-def _today() -> str:
-    return f"{datetime.now(UTC):%Y-%m-%d}"
+def _machine() -> dict[str, Any]:
+    """Day, cores, and how many processes wanted them in the last five minutes: this one alone is 1 to 2."""
+    return {"date": f"{datetime.now(UTC):%Y-%m-%d}", "cores": os.cpu_count(), "load": round(os.getloadavg()[1], 1)}
 
 
 if __name__ == "__main__":

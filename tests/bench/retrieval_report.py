@@ -19,6 +19,7 @@ COLUMNS = {
     "first s": "first_search_s",
     "RAM MB": "resident_mb",
     "disk MB": "disk_mb",
+    "load": "load",
 }
 NAMES = {"embedded": "Milvus Lite + tantivy", "elasticsearch": "Elasticsearch"}
 
@@ -46,7 +47,7 @@ def show(path: Path, plot: Path) -> None:
     table = Table("system", "passages", *COLUMNS, "fused + embedder p95", title="milliseconds unless said otherwise")
     extra = embedders[-1]["query_p95_ms"] if embedders else 0.0
     for case in cases:
-        figures = [f"{case[key]:,}" for key in COLUMNS.values()]
+        figures = [f"{case[key]:,}" if key in case else "" for key in COLUMNS.values()]
         # The sum of two 95th percentiles: never less than the percentile of the sum would be, nearly always more.
         table.add_row(NAMES[case["system"]], f"{case['size']:,}", *figures, f"{case['fused_p95_ms'] + extra:.1f}")
     console.print(table)

@@ -220,3 +220,18 @@ def test_index_reports_bad_files_and_goes_on(run: Run, tmp_path: Path) -> None:
     assert "新增 1" in done.stdout
     assert "bad.pdf" in done.stdout
     assert run("index", "--delete", str(docs)).returncode == 0
+
+
+def test_doctor_marks_judges_that_say_yes_to_everything_and_answers_carry_the_mark(run: Run, indexed: Path) -> None:
+    """The judges of the scripted model always say yes."""
+    with scripted_lm(helpful(probe={"colour": "red"}, generate={"answer": "年假每年七天[1]。"})) as lm:
+        yes = {"ADAPTIVE_RAG_LM": lm.line}
+        short, full = run("doctor", **yes), run("doctor", "--canaries", "--json", **yes)
+        answered = json.loads(run("ask", "年假有几天？", "--json", **yes).stdout)
+    assert short.returncode == 0
+    assert short.stdout.count("不可信") >= 3
+    assert "--canaries" in short.stdout
+    judges = [check for check in json.loads(full.stdout) if check["name"].startswith("评审")]
+    assert full.returncode == 1
+    assert [check["facts"]["trusted"] for check in judges] == [False] * 3
+    assert sum("评审不可信" in text for text in answered["degraded"]) == 3

@@ -50,7 +50,7 @@ def test_what_a_template_would_obey_is_made_inert_in_text_and_heading(text: str)
         "<div>",
         "if (a | b)",
         "std::vector<int>",
-        "[1] 引用",
+        "见 [1] 引用",
     ],
 )
 def test_ordinary_text_stays_as_it_is(text: str) -> None:

@@ -25,6 +25,8 @@ from conformance_base import (
 
 from programs.errors import StoreMismatch
 from programs.retrieval.base import DenseStore, Match, Row, TextStore, Vector
+from programs.retrieval.chunking import embedded_text
+from signatures.records import Passage
 
 __all__ = [
     "DIMENSION",
@@ -92,6 +94,32 @@ class DenseConformance(StoreConformance):
         with pytest.raises(StoreMismatch):
             store.upsert([row("a#1", "退货"), row("b#1", "发票")], np.stack([vector_of("退货")]))
         assert store.count() == 0
+
+    def test_read_gives_whole_rows_and_their_vectors_back(self, store: DenseStore) -> None:
+        assert store.read(["nobody"])[0] == []
+        assert store.read([])[1].shape == (0, DIMENSION)
+        passage = Passage(id="a#1", document_id="手册/a.md", title="退货", section="运费", text="由买家承担。\x00\n")
+        rows = [
+            Row("a#1", "passage", embedded_text(passage), passage),
+            Row("a#1?x", "question", "运费谁付？", passage),
+            Row("a#1~x", "summary", "买家付运费。", passage),
+            Row('b"\\#1', "passage", "不是标题和正文", passage),
+        ]
+        self.write(store, *rows)
+        store.flush()
+        wanted = [rows[3].id, "nobody", rows[1].id, rows[0].id, rows[2].id, rows[1].id]
+        found, vectors = store.read(wanted)
+        assert found == [rows[3], rows[1], rows[0], rows[2]]
+        assert vectors.dtype == np.float32
+        assert vectors == pytest.approx(np.stack([vector_of(r.text) for r in found]), abs=1e-6)
+
+    def test_read_many(self, store: DenseStore) -> None:
+        rows = [row(f"d#{number:04}", f"第 {number} 条规定") for number in range(600)]
+        self.write(store, *rows)
+        store.flush()
+        found, vectors = store.read([r.id for r in reversed(rows)])
+        assert found == rows[::-1]
+        assert vectors[0] == pytest.approx(vector_of(rows[-1].text), abs=1e-6)
 
     def test_a_rare_category_is_found_among_many_rows(self, store: DenseStore) -> None:
         rows = [row(f"d#{n:04}", f"{n}", "少" if n % 700 == 3 else "多") for n in range(2000)]

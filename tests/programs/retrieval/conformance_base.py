@@ -283,6 +283,46 @@ class StoreConformance:
         assert other.ids() == {"b#1"}
         assert other.count() == 1
 
+    def test_the_old_content_is_found_until_the_new_one_takes_its_place(
+        self, store: Any, open_store: Callable[[], Any]
+    ) -> None:
+        other = open_store()
+        self.write(store, row("a#1", "退货"), row("b#1", "退货", "旧"))
+        store.flush()
+        with store.rebuilding() as fresh:
+            assert (fresh.ids(), fresh.count()) == (set(), 0)
+            self.write(fresh, row("b#1", "退货", "新"), row("c#1", "退货"), row("d#1?x", "退货", kind="question"))
+            fresh.delete(["c#1"])
+            fresh.flush()
+            assert (fresh.ids(), fresh.count(), fresh.count("question")) == ({"b#1", "d#1?x"}, 2, 1)
+            for reader in (store, other):
+                assert ids_of(self.find(reader, "退货", top_k=5)) == ["a#1", "b#1"]
+            fresh.clear()
+            self.write(fresh, row("b#1", "退货", "新"), row("e#1", "退货"))
+        for reader in (store, other, open_store()):
+            assert reader.ids() == {"b#1", "e#1"}
+            assert reader.count() == 2
+            found = self.find(reader, "退货", top_k=5)
+            assert [(m.row_id, m.passage.category) for m in found] == [("b#1", "新"), ("e#1", "公开")]
+        self.write(store, row("f#1", "退货"))
+        store.flush()
+        assert other.ids() == {"b#1", "e#1", "f#1"}
+
+    def test_a_rebuild_that_fails_changes_nothing(self, store: Any, open_store: Callable[[], Any]) -> None:
+        self.write(store, row("a#1", "退货"))
+        store.flush()
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError), store.rebuilding() as fresh:
+                self.write(fresh, row("a#1", "发票", "新"), row("b#1", "退货"))
+                fresh.flush()
+                raise ZeroDivisionError
+        for reader in (store, open_store()):
+            assert reader.ids() == {"a#1"}
+            assert [m.passage.category for m in self.find(reader, "退货", top_k=5)] == ["公开"]
+        self.write(store, row("c#1", "退货"))
+        store.flush()
+        assert store.ids() == {"a#1", "c#1"}
+
     def test_rows_stay_after_closing(self, store: Any, open_store: Callable[[], Any]) -> None:
         self.write(store, row("a#1", "退货"))
         store.flush()

@@ -20,7 +20,18 @@ from programs.retrieval.text_index import TantivyTextStore
 STEPS = {
     "dense": ("upsert", "delete", "flush", "clear"),
     "text": ("upsert", "delete", "flush", "clear"),
-    "catalog": ("begin", "advance", "settle", "begin_emptying", "end_emptying", "set_facts"),
+    "catalog": (
+        "begin",
+        "advance",
+        "settle",
+        "begin_emptying",
+        "end_emptying",
+        "set_facts",
+        "begin_rebuilding",
+        "begin_switching",
+        "end_rebuilding",
+        "settle_rebuilding",
+    ),
 }
 """Calls that change something on disk."""
 
@@ -147,7 +158,11 @@ def _child(folder: Path, action: Callable[[Index], Any], step: int, seconds: flo
 
     for part, names in STEPS.items():
         for name in names:
-            setattr(getattr(index, part), name, counted(getattr(getattr(index, part), name)))
+            # Of the class: a rebuild writes to stores of its own, and then exchanges them.
+            owner = type(getattr(index, part))
+            setattr(owner, name, counted(getattr(owner, name)))
+    for name in ("rename_collection", "drop_collection"):
+        setattr(index.dense._client, name, counted(getattr(index.dense._client, name)))
     if seconds:
         threading.Timer(seconds, die).start()
     action(index)

@@ -1,17 +1,26 @@
 """An Elasticsearch index is replaced while it is searched, and survives crashes of both sides."""
 
+import multiprocessing
 import os
+import signal
 import threading
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from conformance import assert_store_error, ids_of, row, vector_of
 from elastic_bench import RUN, dense, fill, in_front_of, indexes, server_url, text
+from index_bench import HashEmbedder, write
 from servers import Reply, Request, forward, shared_elasticsearch
 
 from programs.errors import StoreLocked, StoreMismatch, StoreUnavailable
+from programs.retrieval import indexing
+from programs.retrieval.base import Vector
+from programs.retrieval.catalog import Catalog
 from programs.retrieval.elastic import ElasticIndex, ElasticTextStore
+from programs.retrieval.indexing import Indexer
 
 pytestmark = pytest.mark.server
 
@@ -43,7 +52,7 @@ def test_searches_go_on_while_the_index_is_rebuilt(url: str) -> None:
     for thread in threads:
         thread.start()
     for extra in (1, 0, 1):
-        with store.rebuild() as fresh:
+        with store.rebuilding() as fresh:
             fresh.upsert([row(f"n{number}", "退货") for number in range(20 + extra)])
     done.set()
     for thread in threads:
@@ -59,7 +68,7 @@ def test_searches_go_on_while_the_index_is_rebuilt(url: str) -> None:
 def test_an_abandoned_rebuild_changes_nothing(url: str) -> None:
     store = text(url, "abandoned")
     fill(store, a="退货")
-    with pytest.raises(ZeroDivisionError), store.rebuild() as fresh:
+    with pytest.raises(ZeroDivisionError), store.rebuilding() as fresh:
         fill(fresh, b="退货")
         assert (fresh.ids(), store.ids()) == ({"b"}, {"a"})
         raise ZeroDivisionError
@@ -72,9 +81,9 @@ def test_the_last_of_two_rebuilds_wins_and_what_a_crash_left_is_removed(url: str
     store = text(url, "rivals")
     fill(store, a="退货")
     store._alias.make(store._design(), live=False)  # as a process that died in a rebuild leaves it
-    with pytest.raises(StoreLocked) as caught, store.rebuild() as older:
+    with pytest.raises(StoreLocked) as caught, store.rebuilding() as older:
         fill(older, b="退货")
-        with store.rebuild() as newer:
+        with store.rebuilding() as newer:
             fill(newer, c="退货")
     assert_store_error(caught.value, "Another rebuild")
     assert store.ids() == {"c"}
@@ -82,9 +91,51 @@ def test_the_last_of_two_rebuilds_wins_and_what_a_crash_left_is_removed(url: str
     store.close()
 
 
+def reindex(url: str, home: Path, docs: Path, action: str, die_after: int = 10_000) -> None:
+    """An indexer on Elasticsearch alone, in this process; it is killed with the embedder's so many-th call."""
+
+    class Mortal(HashEmbedder):
+        def encode_document(self, texts: Sequence[str]) -> Vector:
+            if len(self.batches) >= die_after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().encode_document(texts)
+
+    indexing.BATCH_PASSAGES = 2
+    catalog, words, vectors = Catalog(home / "c.sqlite"), text(url, "killed"), dense(url, "killed", "hash", 8)
+    getattr(Indexer(catalog, vectors, words, Mortal()), action)([docs])
+    for part in (catalog, words, vectors):
+        part.close()
+
+
+def test_an_index_whose_rebuild_was_killed_is_searched_and_the_next_one_heals_it(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "BATCH_PASSAGES", 2)
+    docs = write(tmp_path / "docs", {f"{number}.md": f"退货规定 {number}" for number in range(8)})
+    reindex(url, tmp_path, docs, "index_paths")
+    words, vectors = text(url, "killed"), dense(url, "killed", "hash", 8)
+    before = words.ids()
+    write(docs, {"0.md": "退货规定改了"})
+    # Forked: the child has the names of this run. It makes no request before it has its own connection.
+    child = multiprocessing.get_context("fork").Process(target=reindex, args=(url, tmp_path, docs, "rebuild", 2))
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    assert words.ids() == vectors.ids() == before
+    assert len(words.search("退货", top_k=20)) == 8
+    assert len(indexes(words)) == 2
+    reindex(url, tmp_path, docs, "rebuild")
+    assert words.ids() == vectors.ids()
+    assert words.ids() != before
+    assert {m.passage.text for m in words.search("改了", top_k=20)} >= {"退货规定改了"}
+    assert (len(indexes(words)), len(indexes(vectors))) == (1, 1)
+    words.close()
+    vectors.close()
+
+
 def test_a_new_store_can_be_rebuilt_and_a_rebuilt_one_cleared(url: str) -> None:
     store = dense(url, "fresh")
-    with store.rebuild() as fresh:
+    with store.rebuilding() as fresh:
         fresh.upsert([row("x", "x")], np.stack([vector_of("x")]))
         fresh.clear()
         fresh.upsert([row("a", "退货")], np.stack([vector_of("退货")]))
@@ -125,7 +176,7 @@ def test_a_swap_whose_answer_is_lost_is_no_loss(url: str) -> None:
     with in_front_of(url, answer) as server:
         store = text(server.url, "lost")
         fill(store, a="退货")
-        with store.rebuild() as fresh:
+        with store.rebuilding() as fresh:
             fill(fresh, b="退货")
         assert store.ids() == {"b"}
         assert len(indexes(store)) == 1
@@ -150,7 +201,7 @@ def test_a_swap_of_unknown_end_never_removes_the_live_index(url: str) -> None:
     fill(witness, a="退货")
     with in_front_of(url, answer) as server:
         store = ElasticTextStore(ElasticIndex(server.url, prefix=f"{RUN}_unknown", write_timeout=1.0))
-        with pytest.raises(StoreUnavailable) as caught, store.rebuild() as fresh:
+        with pytest.raises(StoreUnavailable) as caught, store.rebuilding() as fresh:
             fill(fresh, b="退货")
         release.set()
         store.close()

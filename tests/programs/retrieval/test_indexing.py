@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -187,6 +189,43 @@ def test_a_rebuild_from_nothing_leaves_the_index_alone(index: Index, docs: Path)
     with pytest.raises(DocumentError, match="no such file"):
         index.indexer.rebuild([docs / "typo"])
     assert len(index.rows()) == 3
+
+
+def test_a_rebuild_that_can_read_nothing_leaves_the_index_alone(index: Index, docs: Path, tmp_path: Path) -> None:
+    index.indexer.index_paths([docs])
+    before = index.contents()
+    with pytest.raises(DocumentError, match="is empty") as raised:
+        index.indexer.rebuild([write(tmp_path / "bad", {"empty.txt": b""})])
+    assert "left as it was" in raised.value.hint
+    assert index.contents() == before
+    assert index.indexer.rebuild([write(tmp_path / "new", {"a.txt": "新的内容。"})]).added == ["new/a.txt"]
+    assert {passage["document_id"] for passage in index.contents()} == {"new/a.txt"}
+
+
+def test_searches_during_a_rebuild_never_find_nothing(index: Index, docs: Path) -> None:
+    write(docs, {f"{number}.md": f"# 年假\n\n第 {number} 条规定。\n" for number in range(300)})
+    index.indexer.index_paths([docs])
+    [vector] = index.embedder.encode_query(["年假"])
+    found: list[int] = []
+    done = threading.Event()
+
+    def search() -> None:
+        while not done.is_set():
+            found.append(len(index.dense.search(vector, top_k=5)))
+            found.append(len(index.text.search("年假", top_k=5)))
+
+    with ThreadPoolExecutor(2) as pool:
+        searching = [pool.submit(search) for _ in range(2)]
+        try:
+            for _ in range(2):
+                index.indexer.rebuild([docs])
+        finally:
+            done.set()
+        for one in searching:
+            one.result(timeout=30)
+    assert len(found) > 20
+    assert set(found) == {5}
+    assert len(index.rows()) == 303
 
 
 def test_files_are_read_again_when_they_would_be_cut_otherwise(index: Index, docs: Path, tmp_path: Path) -> None:

@@ -5,14 +5,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 from conformance import DIMENSION, HOSTILE, DenseConformance, assert_store_error, ids_of, row, vector_of
+from index_bench import HashEmbedder, Index, write
 from servers import HAS_MILVUS, NO_MILVUS, MilvusServer, free_port
 
 from programs.errors import StoreMismatch, StoreUnavailable
+from programs.retrieval.catalog import Catalog
+from programs.retrieval.copying import Place, copy_index
 from programs.retrieval.milvus import MilvusDenseStore, MilvusTextStore, quote
+from programs.retrieval.text_index import TantivyTextStore
 
 pytestmark = [
     pytest.mark.server,
@@ -45,7 +50,7 @@ class TestMilvusServerDenseConformance(DenseConformance):
         opened: list[MilvusDenseStore] = []
 
         def open_it() -> MilvusDenseStore:
-            opened.append(dense(server.uri, "passages"))
+            opened.append(dense(server.uri, "passages", timeout=5.0))
             return opened[-1]
 
         # A new collection takes seconds, so all tests share one.
@@ -118,6 +123,58 @@ def test_the_parser_of_the_server_reads_quoted_values_as_they_were(server: Milvu
         assert [hit["category"] for hit in found] == [category], category[:40]
     client.close()
     store.close()
+
+
+def test_an_index_is_copied_to_the_server_and_back(server: MilvusServer, tmp_path: Path) -> None:
+    docs = write(tmp_path / "docs", {f"{n}.md": f"# 文{n}\n\n第 {n} 篇的内容。\n" for n in range(300)})
+    source, target = Index(tmp_path / "source", HashEmbedder()), Index(tmp_path / "target", HashEmbedder())
+    source.indexer.index_paths([docs])
+    there = Place(
+        Catalog(tmp_path / "there.sqlite"),
+        dense(server.uri, "copied", dimension=8, embedder="hash"),
+        TantivyTextStore(tmp_path / "there"),
+    )
+    assert copy_index("documents", Place(source.catalog, source.dense, source.text), there).rows == 300
+    assert copy_index("documents", there, Place(target.catalog, target.dense, target.text)).rows == 300
+    assert target.contents() == source.contents()
+    for part in (source, target, there.catalog, there.dense, there.text):
+        part.close()
+
+
+def test_searches_go_on_while_the_collection_is_rebuilt(server: MilvusServer) -> None:
+    store, reader = (dense(server.uri, "swapped", timeout=2.0) for _ in range(2))
+    store.upsert([row("a#1", "退货")], np.stack([vector_of("退货")]))
+    found: list[str] = []
+    done = threading.Event()
+
+    def search() -> None:
+        while not done.is_set():
+            found.extend(ids_of(reader.search(vector_of("退货"), top_k=5)) or ["nothing"])
+
+    with ThreadPoolExecutor(1) as pool:
+        searching = pool.submit(search)
+        try:
+            for name in ("b#1", "c#1"):
+                with store.rebuilding() as fresh:
+                    fresh.upsert([row(name, "退货")], np.stack([vector_of("退货")]))
+        finally:
+            done.set()
+        searching.result(timeout=30)
+    assert set(found) <= {"a#1", "b#1", "c#1"}
+    assert len(found) > 5
+    assert reader.ids() == {"c#1"}
+    # A process that dies between the two renamings.
+    store._client.create_collection("swapped__new", dimension=DIMENSION)
+    store._client.rename_collection("swapped", "swapped__old")
+    late = dense(server.uri, "swapped", timeout=2.0)
+    for one in (reader, late):
+        assert ids_of(one.search(vector_of("退货"), top_k=5)) == ["c#1"]
+    with late.rebuilding() as fresh:
+        fresh.upsert([row("d#1", "退货")], np.stack([vector_of("退货")]))
+    assert [one.ids() for one in (store, reader, late)] == [{"d#1"}] * 3
+    assert not [name for name in store._client.list_collections() if name.startswith("swapped__")]
+    for one in (store, reader, late):
+        one.close()
 
 
 def test_a_refused_connection_is_an_outage_at_once() -> None:
