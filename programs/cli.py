@@ -1,4 +1,4 @@
-"""The command `adaptive-rag`: ask, chat, index, doctor. The only place that prints.
+"""The command `adaptive-rag`: ask, chat, index, doctor, and what is installed beside it. The only place that prints.
 
 Exit codes: 0 answered · 3 no checked answer (not in the knowledge base, a question back, or an answer
 that did not pass the checks) · 1 error · 2 wrong usage.
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from programs.retrieval.plan import Index
     from signatures.records import Answer
 
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
 ANSWERED, ERROR, USAGE, NO_ANSWER = 0, 1, 2, 3
+COMMANDS = "adaptive_rag.commands"
+"""Entry point group; each entry is a function that configures the parser of its command and sets `run`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         stream.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]
     # Under an old locale Python reads the command line as bytes that are no text; it is UTF-8 all the same.
     words = [os.fsencode(word).decode("utf-8", "replace") for word in (sys.argv[1:] if argv is None else argv)]
-    arguments = _parser().parse_args(words)
+    parser, built_in = _parser()
+    _add_installed(built_in, words[:1])
+    arguments = parser.parse_args(words)
     _quiet_libraries()
     try:
         return int(arguments.run(arguments))
@@ -46,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ERROR
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> "tuple[argparse.ArgumentParser, Commands]":
     parser = argparse.ArgumentParser(
         prog="adaptive-rag", description="Route a question, answer it from the knowledge base, and check the answer."
     )
@@ -93,7 +99,20 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
     doctor.add_argument("--canaries", action="store_true", help="give the judges all planted cases (some 25 calls)")
     doctor.set_defaults(run=_doctor)
-    return parser
+    return parser, commands
+
+
+def _add_installed(commands: "Commands", wanted: Sequence[str]) -> None:
+    """Commands that other packages declare; only the one that is wanted is imported."""
+    if wanted and wanted[0] in commands.choices:
+        return
+    from importlib.metadata import entry_points
+
+    for name, entry in {entry.name: entry for entry in entry_points(group=COMMANDS)}.items():
+        if name not in commands.choices:
+            command = commands.add_parser(name, help=f"see: adaptive-rag {name} --help")
+            if wanted and wanted[0] == name:
+                entry.load()(command)
 
 
 def _add_answer_options(parser: argparse.ArgumentParser) -> None:
