@@ -27,7 +27,7 @@ from optimize import demos, figures
 from optimize.examples import COMPONENTS, Component
 from optimize.kept_replies import ForgetUnreadable, KeptLMs, Ledger, Outage, ReplyStore
 from optimize.optimizers import BUDGETS, OPTIMIZERS, Budget, OptimizerName, Trial, optimize_student
-from optimize.preflight import Estimate, agree, preflight
+from optimize.preflight import Estimate, agree, check_possible, preflight
 from optimize.scoring import Row, compiled_state, score, write_child
 from optimize.statistics import paired_gain
 from optimize.students import ROLES, predictors
@@ -114,6 +114,7 @@ def compile_component(
         CompileAborted: The language model was gone; the same command goes on later.
         DemonstrationError: The result may not be used.
     """
+    check_possible(component, optimizer)
     started = time.monotonic()
     ledger = Ledger(limit=max_failures)
     store = ReplyStore(settings.home / "replies" / "replies.sqlite")

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from optimize.examples import Component
 from optimize.kept_replies import Ledger
 from optimize.optimizers import LABELS_ONLY, PACKAGES, REFLECTING, Budget, OptimizerName, estimated_runs
 from optimize.students import predictors
@@ -52,8 +53,27 @@ class Estimate:
         )
 
 
+def check_possible(component: Component, optimizer: OptimizerName) -> None:
+    """What needs no data to be seen.
+
+    Raises:
+        CompileRefused, MissingPackageError: The optimizer cannot do this.
+    """
+    for package in PACKAGES.get(optimizer, ()):
+        if importlib.util.find_spec(package) is None:
+            raise MissingPackageError(
+                f"The package {package!r} is needed for {optimizer} and is not installed.",
+                hint="Install what pyproject.toml lists: pip install -e .",
+            )
+    if optimizer in LABELS_ONLY and component == "program":
+        raise CompileRefused(
+            f"{optimizer} puts labelled cases into one prompt; the whole program has several.",
+            hint="Take bootstrap, mipro, gepa or simba, or compile a component.",
+        )
+
+
 def preflight(task: Task, optimizer: OptimizerName, size: Budget, ledger: Ledger, settings: Settings) -> Estimate:
-    """Check data, metric, packages and language model, and estimate the cost from one reply.
+    """Check data, metric and language model, and estimate the cost from one reply.
 
     Args:
         task: What is to be compiled; its data was read through the schema.
@@ -62,19 +82,8 @@ def preflight(task: Task, optimizer: OptimizerName, size: Budget, ledger: Ledger
         settings: Name the prices.
 
     Raises:
-        CompileRefused, MissingPackageError: It would not work; the message says why.
+        CompileRefused: It would not work; the message says why.
     """
-    for package in PACKAGES.get(optimizer, ()):
-        if importlib.util.find_spec(package) is None:
-            raise MissingPackageError(
-                f"The package {package!r} is needed for {optimizer} and is not installed.",
-                hint="Install what pyproject.toml lists: pip install -e .",
-            )
-    if optimizer in LABELS_ONLY and task.component == "program":
-        raise CompileRefused(
-            f"{optimizer} puts labelled cases into one prompt; the whole program has several.",
-            hint="Take bootstrap, mipro, gepa or simba, or compile a component.",
-        )
     for split, examples in (("train", task.train), ("dev", task.dev), ("test", task.test)):
         if len(examples) < 2:
             raise CompileRefused(f"{task.component} has {len(examples)} cases in {split}; at least 2 are needed.")
