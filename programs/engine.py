@@ -14,7 +14,7 @@ from dspy import lm15
 
 from programs import background, budget
 from programs.endpoint import COOL_DOWN, Body, Deadline, EndpointClient
-from programs.logprobs import reply_tokens
+from programs.logprobs import reply_tokens, sound_tokens
 from programs.replies import ReplyEmpty, ReplyTruncated
 
 _FAILOVER = (lm15.TransportError, lm15.ProviderError, ReplyEmpty)
@@ -59,7 +59,8 @@ class AsyncEngine:
                 raise Deadline("the request's deadline is used up", code="deadline") from error
             endpoint.cool_until = 0.0
             choice = {**reply["choices"][0], "message": {"role": "assistant", "content": text}}
-            if isinstance(tokens := (choice.get("logprobs") or {}).get("content"), list):
+            tokens = sound_tokens(choice.pop("logprobs", None))
+            if tokens is not None:
                 choice["logprobs"] = {"content": reply_tokens(tokens, text)}
             return lm15.response_from_openai_chat({**reply, "choices": [choice]}, model=request.model)
         raise AssertionError("a role has at least one endpoint")

@@ -1,5 +1,6 @@
 """Finding a reply's own tokens among those that an endpoint reports probabilities for."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -9,6 +10,38 @@ from programs.replies import THOUGHT_END
 
 Token = Mapping[str, Any]
 """`token`, `logprob` and `top_logprobs`, as in a chat completion."""
+
+
+def sound_tokens(logprobs: object) -> list[Token] | None:
+    """The tokens of a choice's `logprobs` in the form of a chat completion; None where it has another one.
+
+    Endpoints differ in what they call by this name. One token that cannot be read leaves all of them out,
+    as the place of a label is found by counting.
+    """
+    content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    if not isinstance(content, list):
+        return None
+    tokens: list[Token] = []
+    for given in content:
+        token = _sound(given)
+        if token is None:
+            return None
+        options = given.get("top_logprobs")
+        sound = [_sound(option) for option in options] if isinstance(options, list) else []
+        # Half a set of alternatives would shift the balance between those that are left.
+        known = [option for option in sound if option is not None]
+        tokens.append({**token, "top_logprobs": known if len(known) == len(sound) else []})
+    return tokens
+
+
+def _sound(given: object) -> dict[str, Any] | None:
+    if not isinstance(given, Mapping):
+        return None
+    token, value = given.get("token"), given.get("logprob")
+    if not isinstance(token, str) or isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return None
+    # A probability above 1 is rounding at best.
+    return {"token": token, "logprob": min(float(min(value, 0)), 0.0)}
 
 
 def reply_tokens(tokens: Sequence[Token], text: str) -> list[Token]:

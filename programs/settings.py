@@ -160,7 +160,7 @@ class Settings(BaseSettings):
             defaults: dict[str, float] = {"concurrency": 1, "timeout": 120.0}
         else:
             found = _ENDPOINT.fullmatch(name)
-            if found is None or not urlsplit(found[2]).hostname:
+            if found is None or not _callable(found[2]):
                 raise SettingsError(
                     f"{variable}: an endpoint cannot be read.",
                     hint="Write `local`, or MODEL@URL such as qwen-plus@https://host/v1?key=MY_KEY.",
@@ -169,7 +169,11 @@ class Settings(BaseSettings):
             if "@" in urlsplit(base_url).netloc:
                 raise SettingsError(f"{variable}: put no password into the address; use ?key=VARIABLE.")
             defaults = {"concurrency": 8, "timeout": 60.0}
-        key = SecretStr(_variable(options["key"], variable)) if "key" in options else self.api_key
+        key = self.api_key
+        if "key" in options:
+            key = SecretStr(_variable(options["key"], variable))
+        if key is not None and base_url:
+            key = _header_key(key, variable if "key" in options else f"{PREFIX}API_KEY")
         thinking = options.get("thinking", "auto")
         if thinking not in get_args(Thinking):
             raise SettingsError(f"{variable}: thinking is auto, off or on.")
@@ -194,6 +198,26 @@ def _variable(name: str, asked_by: str) -> str:
         shown = f"the variable {name}" if _VARIABLE.fullmatch(name) else "the variable that ?key= names"
         raise SettingsError(f"{asked_by}: {shown} is not set.", hint="?key= takes a name, never the key itself.")
     return value
+
+
+def _callable(address: str) -> bool:
+    """Whether an address names a host, and a port that there is."""
+    try:
+        parts = urlsplit(address)
+        return bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
+
+
+def _header_key(key: SecretStr, variable: str) -> SecretStr:
+    """A key as a header carries it: a line end that was copied with it is gone."""
+    text = key.get_secret_value().strip()
+    if not text.isascii() or not text.isprintable():
+        raise SettingsError(
+            f"{variable}: the API key holds characters that no key has.",
+            hint="Copy it again; a placeholder such as 你的密钥 is no key.",
+        )
+    return SecretStr(text)
 
 
 def _positive(value: N) -> N:

@@ -11,12 +11,14 @@ import logging
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import dspy
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
+from programs.adapter import FieldAdapter
 from programs.errors import CompiledStateError
+from programs.features import GROUNDING, RELEVANCE, UTILITY
 from programs.settings import Role
 from programs.weighing import JudgeState
 from signatures.records import Record
@@ -24,6 +26,7 @@ from signatures.vocabulary import JudgeName
 
 FOLDER = Path(__file__).parent / "compiled"
 SUFFIX = ".state.json"
+_FEATURES: dict[JudgeName, tuple[str, ...]] = {"relevance": RELEVANCE, "grounding": GROUNDING, "utility": UTILITY}
 _log = logging.getLogger(__name__)
 
 
@@ -47,6 +50,17 @@ class CompiledState(Record):
     predictors: dict[str, dict[str, Any]] = Field(default_factory=dict)
     judges: dict[JudgeName, JudgeState] = Field(default_factory=dict)
     card: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _known_features(self) -> Self:
+        # Found now, or in the middle of a user's question.
+        for name, judge in self.judges.items():
+            unknown = {*judge.weighed.features} - {*_FEATURES[name], "lm"} | {*judge.alone.features} - {
+                *_FEATURES[name]
+            }
+            if unknown:
+                raise ValueError(f"{name} weighs what nobody measures: {', '.join(sorted(unknown))}")
+        return self
 
     def fits(self, lm: Mapping[Role, str], embedder: str) -> bool:
         """Whether it was made with these language models and this embedder."""
@@ -153,5 +167,7 @@ def apply_state(state: CompiledState, program: dspy.Module) -> None:
     for name, stored in state.predictors.items():
         try:
             predictors[name].load_state(stored)
+            # What cannot be shown to a language model is found now, not at the first question.
+            FieldAdapter().format(predictors[name].signature, predictors[name].demos, {})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CompiledStateError(f"The compiled prompt of {name} cannot be read: {error!r}.") from error
