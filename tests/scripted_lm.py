@@ -287,6 +287,10 @@ def helpful(**overrides: Any) -> Script:
                 return {"parts": [call.input("question")]}
             case "imagine":
                 return {"passage": "假想的段落"}
+            case "passage_questions":
+                return {"questions": ["有几天？", "怎么申请？", "能不能结转？"]}
+            case "summary":
+                return {"summary": "一句话的摘要"}
             case "ask_back":
                 return {"clarification_questions": ["您问的是哪个型号？", "您问的是哪一年的规定？"]}
         raise AssertionError(f"unknown signature with fields {call.fields}")
