@@ -32,7 +32,7 @@ def load_cases(path: Path, record: type[C]) -> list[C]:
     """
     cases: list[C] = []
     seen: set[str] = set()
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
         if not line.strip():
             continue
         try:

@@ -307,15 +307,17 @@ class Stores:
         return TantivyTextStore(settings.index_dir / f"{index}.text")
 
 
-def build_enricher(settings: Settings | None = None, *, on_progress: ProgressCallback | None = None) -> Enricher:
-    """Writes questions and summaries of passages; the next run of an indexer uses them.
+def build_enricher(
+    settings: Settings | None = None, *, summaries: bool = False, on_progress: ProgressCallback | None = None
+) -> Enricher:
+    """Writes questions, and summaries where asked, of passages; the next run of an indexer uses them.
 
     Raises:
         ModelFileError: The embedded model cannot be had.
     """
     settings = settings or load_settings()
     ensure_models(settings, on_progress)
-    return Enricher(RoleLMs(settings), EnrichmentCache(settings.index_dir / "enrichment.sqlite"))
+    return Enricher(RoleLMs(settings), EnrichmentCache(settings.index_dir / "enrichment.sqlite"), summaries=summaries)
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def _parser() -> "tuple[argparse.ArgumentParser, Commands]":
     index.add_argument("--prune", action="store_true", help="also remove documents whose file is gone")
     index.add_argument("--rebuild", action="store_true", help="make the index anew; the old one is searched until then")
     index.add_argument(
-        "--enrich", action="store_true", help="first let the language model write questions and a summary per passage"
+        "--enrich", action="store_true", help="first let the language model write questions for each passage"
     )
     index.add_argument(
         "--ray",
@@ -92,6 +92,7 @@ def _parser() -> "tuple[argparse.ArgumentParser, Commands]":
         metavar="FILE",
         help="copy all indexes (with --code that one) to the stores of the settings in FILE, reading no source",
     )
+    index.add_argument("--summaries", action="store_true", help="with --enrich: also a summary of each passage")
     index.add_argument("--yes", action="store_true", help="with --enrich: do not ask whether the cost is right")
     index.set_defaults(run=_index)
 
@@ -247,7 +248,7 @@ def _enrich(indexer: "Indexer", arguments: argparse.Namespace, progress: "Progre
     from programs.settings import load_settings
 
     settings = load_settings()
-    enricher = build_enricher(settings, on_progress=progress.long_step)
+    enricher = build_enricher(settings, summaries=arguments.summaries, on_progress=progress.long_step)
     passages = indexer.passages(arguments.paths, category=arguments.category)
     cost = enricher.cost(passages)
     print_cost(cost, settings)

@@ -204,7 +204,7 @@ def _enriched(report: "IndexReport") -> str:
 
 def print_cost(cost: "EnrichmentCost", settings: "Settings") -> None:
     """What enriching will cost."""
-    calls = f"要为 {cost.passages} 段写问题和摘要（已有 {cost.cached} 段）：{cost.model} 调用 {cost.calls} 次"
+    calls = f"要为 {cost.passages} 段写问题（已有 {cost.cached} 段）：{cost.model} 调用 {cost.calls} 次"
     tokens = f"约 {cost.prompt_tokens:,} 个输入 token、{cost.completion_tokens:,} 个输出 token"
     money = settings.price(cost.prompt_tokens, cost.completion_tokens)
     priced = f"，约 {money:.2f}（按设置的单价）" if money is not None else ""

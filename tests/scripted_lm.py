@@ -288,7 +288,7 @@ def helpful(**overrides: Any) -> Script:
             case "imagine":
                 return {"passage": "假想的段落"}
             case "passage_questions":
-                return {"questions": ["有几天？", "怎么申请？", "能不能结转？"]}
+                return {"questions": ["有几天？", "怎么申请？", "能不能结转？", "How many days?"]}
             case "summary":
                 return {"summary": "一句话的摘要"}
             case "ask_back":

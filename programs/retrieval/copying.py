@@ -17,6 +17,7 @@ from programs.retrieval import recovery, tokens
 from programs.retrieval.base import DenseStore, TextStore
 from programs.retrieval.catalog import Catalog, Entry
 from programs.retrieval.plan import Index
+from programs.retrieval.source_files import content_part
 
 BATCH_ROWS = 512
 """Rows that are copied together: some seconds of work, and 30 MB where all are of the longest."""
@@ -136,7 +137,8 @@ def _check_facts(index: Index, facts: Mapping[str, str], target: Place) -> None:
 
 
 def _same(entry: Entry, there: Entry | None) -> bool:
-    return there is not None and (there.hash, there.rows) == (entry.hash, entry.rows)
+    # Not by the whole hash: behind the content's it holds the revision of each side's own enrichments.
+    return there is not None and (content_part(there.hash), there.rows) == (content_part(entry.hash), entry.rows)
 
 
 def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:

@@ -62,7 +62,7 @@ class ElasticTextStore(ElasticCollection):
             )
 
     def search(self, query: str, *, top_k: int, kind: Kind = "passage", category: str | None = None) -> list[Match]:
-        """The `top_k` rows with the highest BM25; only the first 64 distinct tokens of `query` count."""
+        """The `top_k` rows with the highest BM25; only the first 128 distinct tokens of `query` count."""
         filters = schema.conditions(kind, category)
 
         def run(opened: Opened) -> list[Match]:

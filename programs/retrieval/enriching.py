@@ -1,4 +1,4 @@
-"""Lets a language model write questions and a summary for each passage, once.
+"""Lets a language model write questions, and where asked a summary, for each passage, once.
 
 Every reply is kept at once, so that an interrupted run goes on where it stopped.
 """
@@ -12,15 +12,14 @@ import dspy
 from programs import background
 from programs.errors import LanguageModelError
 from programs.lm import RoleLMs, ask
-from programs.retrieval.enrichment import Enrichment, EnrichmentCache, enrichment_key
+from programs.retrieval.enrichment import WRITTEN, Enrichment, EnrichmentCache, enrichment_key
 from signatures.enriching import AskPassageQuestions, SummarizePassage
 from signatures.records import Passage
 from signatures.vocabulary import FailureKind
 
-CALLS_PER_PASSAGE = 2
 PROMPT_TOKENS = 250
 """Of one call, besides the passage: the instruction and the fields."""
-COMPLETION_TOKENS = 70
+COMPLETION_TOKENS = 100
 """Of one call, usually."""
 TOKENS_PER_BYTE = 0.28
 """Of Qwen's tokenizer on Chinese and English in UTF-8; other tokenizers need up to half as many more."""
@@ -58,9 +57,12 @@ class Enricher:
     Args:
         lms: The language models.
         cache: Where they are kept.
+        summaries: Whether to have summaries written as well, for a second call; no plan asks for them by
+            default.
     """
 
-    def __init__(self, lms: RoleLMs, cache: EnrichmentCache) -> None:
+    def __init__(self, lms: RoleLMs, cache: EnrichmentCache, *, summaries: bool = False) -> None:
+        self._summaries = summaries
         self._lms = lms
         self._cache = cache
         self._model = lms.identity("generator")
@@ -68,8 +70,8 @@ class Enricher:
         self._summary = dspy.Predict(SummarizePassage)
 
     def missing(self, passages: Sequence[Passage]) -> list[Passage]:
-        """Passages about which this model has not written, equal ones once."""
-        known = self._cache.by_model(self._model)
+        """Passages about which neither this model nor people have written, equal ones once."""
+        known = self._cache.by_model(self._model) | self._cache.by_model(WRITTEN)
         wanted = {enrichment_key(passage): passage for passage in passages}
         return [passage for key, passage in wanted.items() if key not in known]
 
@@ -77,12 +79,13 @@ class Enricher:
         """What `run` would spend on passages."""
         missing = self.missing(passages)
         read = sum(TOKENS_PER_BYTE * len(f"{p.heading}{p.text}".encode("utf-8", "replace")) for p in missing)
-        calls = CALLS_PER_PASSAGE * len(missing)
+        per_passage = 2 if self._summaries else 1
+        calls = per_passage * len(missing)
         return EnrichmentCost(
             passages=len(missing),
             cached=len({enrichment_key(passage) for passage in passages}) - len(missing),
             calls=calls,
-            prompt_tokens=round(CALLS_PER_PASSAGE * read) + PROMPT_TOKENS * calls,
+            prompt_tokens=round(per_passage * read) + PROMPT_TOKENS * calls,
             completion_tokens=COMPLETION_TOKENS * calls,
             model=self._model,
         )
@@ -117,16 +120,16 @@ class Enricher:
         lm = self._lms["generator"]
         inputs = {"passages": passage.text, "heading": passage.heading}
         try:
-            # One after the other: the second finds the passage in the prefix cache.
             asked = await ask(self._questions, lm, role="generator", **inputs)
-            summed = await ask(self._summary, lm, role="generator", **inputs)
+            # After the questions, so that it finds the passage in the prefix cache.
+            summary = await ask(self._summary, lm, role="generator", **inputs) if self._summaries else None
         except LanguageModelError as error:
             return error
         record = Enrichment(
             key=enrichment_key(passage),
             model=self._model,
             questions=tuple(question.strip() for question in asked.questions),
-            summary=summed.summary.strip(),
+            summary=summary.summary.strip() if summary is not None else "",
         )
         self._cache.add([record])
         return None

@@ -22,6 +22,8 @@ from programs.retrieval.chunking import embedded_text
 from signatures.records import Passage
 
 FILE_NAME = "enrichment.jsonl"
+WRITTEN = "written"
+"""The model of what people wrote."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS enrichments (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -40,7 +42,7 @@ class Enrichment(BaseModel):
 
     Attributes:
         key: `enrichment_key` of the passage.
-        model: Who wrote it: the label of a language model, or `written` for people.
+        model: Who wrote it: the label of a language model, or `WRITTEN`.
         questions: Questions that the passage answers; may be empty.
         summary: One sentence; "" for none.
     """
@@ -79,7 +81,7 @@ def read_enrichments(path: Path) -> list[Enrichment]:
         DocumentError: A line is none; the message names it.
     """
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
         if not line.strip():
             continue
         try:

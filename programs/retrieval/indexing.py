@@ -29,7 +29,15 @@ from programs.retrieval.index_report import IndexReport
 from programs.retrieval.plan import Index
 from programs.retrieval.preparing import Prepared, Splitter, Task, Workers, embedded, reason, rows_of, split
 from programs.retrieval.reading import DOCUMENT_SUFFIXES
-from programs.retrieval.source_files import came_from, content_hash, find_files, is_elsewhere, is_gone, shown
+from programs.retrieval.source_files import (
+    came_from,
+    content_hash,
+    content_part,
+    find_files,
+    is_elsewhere,
+    is_gone,
+    shown,
+)
 from signatures.records import Passage
 
 BATCH_PASSAGES = 256
@@ -169,8 +177,12 @@ class Indexer:
         The old one is searched until then, and stays when this is interrupted or killed. On a Milvus Lite
         file no other process can search in any case: the one that writes holds it.
 
+        Returns:
+            What was done; `removed` names documents of the old index that the paths do not hold.
+
         Raises:
-            DocumentError: None of the paths exists, or no file can be read; the index is as it was.
+            DocumentError: None of the paths exists, or they hold no file that can be read; the index is as
+                it was.
         """
         if not any(os.path.exists(path) for path in paths):
             raise DocumentError(
@@ -180,9 +192,10 @@ class Indexer:
         fresh._index = self._catalog.begin_rebuilding(self._index)
         with self._text.rebuilding() as fresh._text, self._dense.rebuilding() as fresh._dense:
             report = fresh.index_paths(paths, category=category, on_progress=on_progress)
-            if report.failed and not report.added:
-                path, reason = next(iter(report.failed.items()))
+            if not report.added:
+                path, reason = next(iter(report.failed.items()), (", ".join(map(shown, paths)), "holds no document"))
                 raise DocumentError(reason, path=path, hint="No file could be read. The index was left as it was.")
+            report.removed = sorted(self._catalog.entries(self._index).keys() - set(report.added))
             self._catalog.begin_switching(self._index)
         self._catalog.end_rebuilding(self._index)
         return report
@@ -197,7 +210,11 @@ class Indexer:
         return recovery.recover(self._catalog, self._index, self._dense, self._text)
 
     def passages(self, paths: Sequence[Path], *, category: str | None = None) -> list[Passage]:
-        """What the files would become, without writing anything; a file that cannot be read is left out."""
+        """What the files would become, without writing to the index; a file that cannot be read is left out.
+
+        Enrichments that the folders bring are kept, so that nobody pays for them again.
+        """
+        self._take_over(paths, IndexReport())
         known = self._catalog.entries(self._index)
         found: list[Passage] = []
         for document_id, path in find_files(paths, suffixes=self._splitter.suffixes, known=known, failed={}).items():
@@ -251,7 +268,7 @@ class Indexer:
                 report.failed[shown(path)] = reason(error)
                 yield None
                 continue
-            same = entry.rows if entry is not None and _content(entry.hash) == content else ()
+            same = entry.rows if entry is not None and content_part(entry.hash) == content else ()
             yield Task(document_id, str(path), category, same, digest), entry
 
     def _read_here(
@@ -367,8 +384,3 @@ class Indexer:
             )
         # The splitter may differ: it is part of each document's hash.
         self._catalog.set_facts(self._index, {**self._facts(), "splitter": self._splitter.version})
-
-
-def _content(digest: str) -> str:
-    """The part of a document's hash that stands for its file."""
-    return digest.partition("+")[0]

@@ -124,7 +124,7 @@ class MilvusTextStore(MilvusCollection):
         self._write(pack(rows, [{"tokens": encode_tokens(tokens.tokenize(row.text))} for row in rows]))
 
     def search(self, query: str, *, top_k: int, kind: Kind = "passage", category: str | None = None) -> list[Match]:
-        """The `top_k` rows with the highest BM25; only the first 64 distinct tokens of `query` count."""
+        """The `top_k` rows with the highest BM25; only the first 128 distinct tokens of `query` count."""
         terms = tokens.query_terms(query)
         if not terms:
             return []

@@ -103,3 +103,8 @@ def is_gone(entry: Entry) -> bool:
 def shown(path: Path | str) -> str:
     """A path that can be printed and stored, also where a name is no Unicode."""
     return os.fspath(path).encode("utf-8", "replace").decode()
+
+
+def content_part(digest: str) -> str:
+    """The part of a document's hash in the catalogue that stands for its file; the rest is for enrichments."""
+    return digest.partition("+")[0]

@@ -90,7 +90,7 @@ class TantivyTextStore:
                 )
 
     def search(self, query: str, *, top_k: int, kind: Kind = "passage", category: str | None = None) -> list[Match]:
-        """The `top_k` rows with the highest BM25; only the first 64 distinct tokens of `query` count."""
+        """The `top_k` rows with the highest BM25; only the first 128 distinct tokens of `query` count."""
         terms = tokens.query_terms(query)
         if not terms or top_k < 1:
             return []

@@ -46,7 +46,7 @@ def asked(index: Index, question: str) -> str:
 
 def script(call: Call) -> dict[str, object] | Reply:
     if call.signature == "passage_questions":
-        return {"questions": ["歇几天", "能休多久", "假期多长"]}
+        return {"questions": ["歇几天", "能休多久", "假期多长", "How many days off?"]}
     return {"summary": "满一年七天"}
 
 
@@ -118,16 +118,16 @@ def test_every_passage_is_asked_about_once_ever(
 ) -> None:
     enricher = Enricher(RoleLMs(settings_of(lm, tmp_path)), cache)
     passages = index.indexer.passages([docs])
-    assert enricher.cost(passages).calls == 4
+    assert enricher.cost(passages).calls == 2
     assert enricher.run(passages) == {}
-    assert len(lm.calls) == 4
+    assert len(lm.calls) == 2
     # The same text in another document was read before, too.
     write(docs, {"copy/leave.md": LEAVE})
     again = index.indexer.passages([docs])
     assert len(again) == 4
     assert enricher.cost(again).calls == 0
     assert enricher.run(again) == {}
-    assert len(lm.calls) == 4
+    assert len(lm.calls) == 2
     assert index.indexer.index_paths([docs]).enriched == 4
 
 
@@ -152,7 +152,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
         works = 9
         before = len(lm.calls)
         enricher.run(passages)
-        assert len(lm.calls) == before + 2
+        assert len(lm.calls) == before + 1
 
 
 def test_an_unusable_reply_costs_one_passage_not_the_run(
@@ -177,9 +177,35 @@ def test_the_command_shows_the_price_and_asks_before_it_spends(
     assert stop.value.code == 2
     assert lm.calls == []
     shown = capsys.readouterr()
-    assert "4 次" in shown.out
+    assert "2 次" in shown.out
     assert "单价" in shown.out
     assert "--yes" in shown.err
     assert main(["index", str(docs), "--enrich", "--yes"]) == 0
-    assert len(lm.calls) == 4
+    assert len(lm.calls) == 2
     assert "2 段带问题或摘要" in capsys.readouterr().out
+
+
+def test_summaries_are_written_only_where_they_are_asked_for(
+    index: Index, cache: EnrichmentCache, docs: Path, lm: ScriptedLM, tmp_path: Path
+) -> None:
+    passages = index.indexer.passages([docs])
+    enricher = Enricher(RoleLMs(settings_of(lm, tmp_path)), cache, summaries=True)
+    assert enricher.cost(passages).calls == 4
+    enricher.run(passages)
+    assert {one.summary for one in cache.all()} == {"满一年七天"}
+
+
+def test_what_a_folder_brings_is_not_paid_for(
+    index: Index, cache: EnrichmentCache, docs: Path, lm: ScriptedLM, tmp_path: Path
+) -> None:
+    passages = index.indexer.passages([docs])
+    lines = [
+        json.dumps({"key": enrichment_key(p), "model": "written", "questions": ["歇\u2028几天"]}, ensure_ascii=False)
+        for p in passages
+    ]
+    (docs / "enrichment.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    enricher = Enricher(RoleLMs(settings_of(lm, tmp_path)), cache)
+    assert enricher.cost(index.indexer.passages([docs])).calls == 0
+    assert enricher.run(index.indexer.passages([docs])) == {}
+    assert lm.calls == []
+    assert index.indexer.index_paths([docs]).enriched == 2

@@ -306,3 +306,22 @@ def test_source_files_are_indexed_by_the_same_machinery(tmp_path: Path) -> None:
     assert list(report.failed) == [str(source / "min.js")]
     assert made.catalog.entries("documents") == {}
     made.close()
+
+
+def test_a_rebuild_from_a_folder_without_documents_leaves_the_index_alone(
+    index: Index, docs: Path, tmp_path: Path
+) -> None:
+    index.indexer.index_paths([docs])
+    before = index.contents()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DocumentError, match="no document"):
+        index.indexer.rebuild([tmp_path / "empty"])
+    assert index.contents() == before
+
+
+def test_a_rebuild_names_the_documents_that_it_drops(index: Index, docs: Path, tmp_path: Path) -> None:
+    index.indexer.index_paths([docs])
+    other = write(tmp_path / "other", {"new.md": "# 新\n\n内容。\n"})
+    report = index.indexer.rebuild([other])
+    assert report.added == ["other/new.md"]
+    assert report.removed == ["docs/leave.md", "docs/sub/pay.txt"]
