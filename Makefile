@@ -67,8 +67,9 @@ $(STAMPS)/models: $(STAMPS)/installed
 
 # The sample documents and the sample code; a changed file is read again, the others are not.
 $(STAMPS)/indexed: $(STAMPS)/installed $(shell find data/corpus data/code -type f 2>/dev/null)
-	$(BIN)/adaptive-rag index data/corpus
-	$(BIN)/adaptive-rag index --code data/code
+# Made anew where an older version of this program made the index.
+	$(BIN)/adaptive-rag index data/corpus || $(BIN)/adaptive-rag index --rebuild data/corpus
+	$(BIN)/adaptive-rag index --code data/code || $(BIN)/adaptive-rag index --rebuild --code data/code
 	@touch $@
 
 export Q

@@ -69,7 +69,7 @@ class Similarity:
             vectors = self._embedder.encode_document([text for group in texts.values() for text in group])
             start = 0
             for key, group in texts.items():
-                found[key] = vectors[start : start + len(group)]
+                found[key] = vectors[start : start + len(group)].copy()  # a view would keep all of them alive
                 start += len(group)
         with self._lock:
             for key in keys:

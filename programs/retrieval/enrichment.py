@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -51,8 +52,9 @@ class Enrichment(BaseModel):
 
     key: str = Field(pattern=r"^[0-9a-f]{64}$")
     model: str = Field(min_length=1)
-    questions: tuple[str, ...] = ()
-    summary: str = ""
+    # Stores limit the length of a text; a question of a page is none.
+    questions: tuple[Annotated[str, Field(max_length=500)], ...] = Field(default=(), max_length=20)
+    summary: str = Field(default="", max_length=2000)
 
 
 def enrichment_key(passage: Passage) -> str:

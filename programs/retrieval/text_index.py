@@ -52,6 +52,8 @@ class TantivyTextStore:
         self._tantivy = tantivy
         self._lock = threading.RLock()
         self._writer: Any = None
+        # Of an index whose texts were cut into other words than queries are now.
+        self._stale: StoreMismatch | None = None
         with _translated(self._path):
             self._path.mkdir(parents=True, exist_ok=True)
             self._check_version()
@@ -73,6 +75,7 @@ class TantivyTextStore:
         """
         if not rows:
             return
+        self._refuse_stale()
         for row in rows:
             if not _is_key(row.id):
                 raise StoreMismatch(f"The row id {row.id[:40]!r}… is too long or not valid Unicode.", store=NAME)
@@ -91,6 +94,7 @@ class TantivyTextStore:
 
     def search(self, query: str, *, top_k: int, kind: Kind = "passage", category: str | None = None) -> list[Match]:
         """The `top_k` rows with the highest BM25; only the first 128 distinct tokens of `query` count."""
+        self._refuse_stale()
         terms = tokens.query_terms(query)
         if not terms or top_k < 1:
             return []
@@ -114,6 +118,7 @@ class TantivyTextStore:
         with self._writing() as writer:
             writer.delete_all_documents()
         self.flush()
+        self._renew()
 
     def rebuilding(self) -> AbstractContextManager[TextStore]:
         """A new content that is shown with one commit; other processes find the old one until then."""
@@ -205,20 +210,35 @@ class TantivyTextStore:
             if self._tantivy.Index.exists(str(self._path)):
                 raise StoreMismatch(f"{self._path} holds an index of another program.", store=NAME, hint=_HINT)
             # Before the index: without this file an index looks foreign.
-            draft = file.with_suffix(f".{os.getpid()}.tmp")
-            draft.write_text(json.dumps(wanted), encoding="utf-8")
-            draft.replace(file)
+            self._write_meta()
             return
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise StoreMismatch(f"{file} is damaged.", store=NAME, hint=_HINT) from error
-        if found != wanted:
-            raise StoreMismatch(
-                f"The text index {self._path} was made for {found}, this program needs {wanted}.",
-                store=NAME,
-                hint=_HINT,
-            )
+        if found == wanted:
+            return
+        message = f"The text index {self._path} was made for {found}, this program needs {wanted}."
+        if not isinstance(found, dict) or found.get("schema") != SCHEMA_VERSION:
+            raise StoreMismatch(message, store=NAME, hint=_HINT)
+        # Opened all the same, so that it can be made anew.
+        hint = "adaptive-rag index --rebuild PATH… reads the files again."
+        self._stale = StoreMismatch(message, store=NAME, hint=hint)
+
+    def _renew(self) -> None:
+        """Note that all texts are cut by today's rules."""
+        self._write_meta()
+        self._stale = None
+
+    def _refuse_stale(self) -> None:
+        if self._stale is not None:
+            raise self._stale
+
+    def _write_meta(self) -> None:
+        file = self._path / META_FILE
+        draft = file.with_suffix(f".{os.getpid()}.tmp")
+        draft.write_text(json.dumps({"schema": SCHEMA_VERSION, "tokens": tokens.VERSION}), encoding="utf-8")
+        draft.replace(file)
 
 
 def _is_key(row_id: str) -> bool:

@@ -19,6 +19,8 @@ class TantivyRebuild(TantivyTextStore):
 
     def __init__(self, store: TantivyTextStore) -> None:
         self.__dict__.update(store.__dict__)
+        self._store = store
+        self._stale = None  # every text is written anew
         self._before = store.ids()
         self._kinds: dict[str, Kind] = {}
 
@@ -55,6 +57,7 @@ class TantivyRebuild(TantivyTextStore):
         # Not by emptying the index first: merging in between would then remove files that readers still use.
         super().delete(self._before - self._kinds.keys())
         super().flush()
+        self._store._renew()
 
     def give_up(self) -> None:
         """Forget what was written."""

@@ -110,7 +110,30 @@ def test_unflushed_rows_are_kept_by_close(tmp_path: Path) -> None:
     assert TantivyTextStore(tmp_path).ids() == {"a"}
 
 
-@pytest.mark.parametrize("key", ["tokens", "schema"])
+def test_an_index_whose_words_were_cut_otherwise_is_not_searched_and_can_be_made_anew(tmp_path: Path) -> None:
+    store = TantivyTextStore(tmp_path)
+    store.upsert([row("a#1", "退货"), row("b#1", "运费")])
+    store.flush()
+    store.close()
+    meta = json.loads((tmp_path / META_FILE).read_text("utf-8"))
+    (tmp_path / META_FILE).write_text(json.dumps(meta | {"tokens": 0}), "utf-8")
+    old = TantivyTextStore(tmp_path)
+    with pytest.raises(StoreMismatch) as caught:
+        old.search("退货", top_k=1)
+    assert "--rebuild" in caught.value.hint
+    with pytest.raises(StoreMismatch):
+        old.upsert([row("c#1", "发票")])
+    with old.rebuilding() as fresh:
+        fresh.upsert([row("a#1", "退货")])
+    assert [match.row_id for match in old.search("退货", top_k=5)] == ["a#1"]
+    old.close()
+    again = TantivyTextStore(tmp_path)
+    assert again.ids() == {"a#1"}
+    assert len(again.search("退货", top_k=5)) == 1
+    again.close()
+
+
+@pytest.mark.parametrize("key", ["schema"])
 def test_an_index_of_another_version_is_refused(tmp_path: Path, key: str) -> None:
     TantivyTextStore(tmp_path).close()
     meta = json.loads((tmp_path / META_FILE).read_text("utf-8"))
