@@ -73,9 +73,10 @@ def _parser() -> "tuple[argparse.ArgumentParser, Commands]":
     index.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="files or folders")
     index.add_argument("--category", help="category of documents that name none (default: their folder)")
     index.add_argument("--code", action="store_true", help="read source files into the code index")
-    index.add_argument("--delete", action="store_true", help="remove the documents of PATH from the index")
+    action = index.add_mutually_exclusive_group()
+    action.add_argument("--delete", action="store_true", help="remove the documents of PATH from the index")
     index.add_argument("--prune", action="store_true", help="also remove documents whose file is gone")
-    index.add_argument("--rebuild", action="store_true", help="make the index anew; the old one is searched until then")
+    action.add_argument("--rebuild", action="store_true", help="make the index anew; the old one serves until then")
     index.add_argument(
         "--enrich", action="store_true", help="first let the language model write questions for each passage"
     )

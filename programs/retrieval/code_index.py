@@ -5,12 +5,13 @@ definition (imports, constants, statements) is a passage of its own; no line is 
 """
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from programs.retrieval.chunking import CountTokens, numbered_doubles, passage_id
+from programs.retrieval.chunking import MAX_TEXT_BYTES, CountTokens, numbered_doubles, passage_id
+from programs.retrieval.cutting import Fits, longest_start
 from programs.retrieval.preparing import Splitter
 from programs.retrieval.reading import read_text
 from signatures.records import Passage
@@ -33,18 +34,37 @@ LANGUAGES = {
 CODE_SUFFIXES = frozenset(LANGUAGES)
 CODE_CATEGORY = "代码"
 
-Fits = Callable[[str], bool]
 
-_CONTAINERS = frozenset({
-    "class_definition", "class_declaration", "interface_declaration", "enum_declaration", "record_declaration",
-    "abstract_class_declaration", "internal_module",
-})
-_DEFINITIONS = _CONTAINERS | frozenset({
-    "function_definition", "function_declaration", "generator_function_declaration", "method_definition",
-    "method_declaration", "constructor_declaration", "type_declaration", "type_alias_declaration",
-    "create_table", "create_view", "create_index", "create_function", "create_trigger", "statement",
-    "fenced_code_block",
-})
+_CONTAINERS = frozenset(
+    {
+        "class_definition",
+        "class_declaration",
+        "interface_declaration",
+        "enum_declaration",
+        "record_declaration",
+        "abstract_class_declaration",
+        "internal_module",
+    }
+)
+_DEFINITIONS = _CONTAINERS | frozenset(
+    {
+        "function_definition",
+        "function_declaration",
+        "generator_function_declaration",
+        "method_definition",
+        "method_declaration",
+        "constructor_declaration",
+        "type_declaration",
+        "type_alias_declaration",
+        "create_table",
+        "create_view",
+        "create_index",
+        "create_function",
+        "create_trigger",
+        "statement",
+        "fenced_code_block",
+    }
+)
 _WRAPPERS = frozenset({"decorated_definition", "export_statement", "lexical_declaration", "variable_declaration"})
 _FUNCTION_VALUES = frozenset({"arrow_function", "function_expression", "function"})
 
@@ -79,11 +99,13 @@ def split_code(
     language = LANGUAGES.get(path.suffix.lower(), "")
     units = _units(text, language) if language else []
     passages = []
-    for name, first, last in _pieces(units, lines, lambda t: count_tokens(t) <= max_tokens - 60):
-        body = "\n".join(lines[first : last + 1])
-        if not body.strip():
-            continue
-        passages.append(
+
+    def fits(piece: str) -> bool:
+        # Bytes first: counting the tokens of a file that is one line takes seconds.
+        return len(piece.encode()) <= MAX_TEXT_BYTES and count_tokens(piece) <= max_tokens - 60
+
+    for name, first, last in _pieces(units, lines, fits):
+        passages += [
             Passage(
                 id=passage_id(document_id, name, body),
                 document_id=document_id,
@@ -95,11 +117,23 @@ def split_code(
                 start_line=first + 1,
                 end_line=last + 1,
             )
-        )
+            for body in _cut_long("\n".join(lines[first : last + 1]), fits)
+        ]
     return numbered_doubles(passages)
 
 
 CODE = Splitter(CODE_SUFFIXES, split_code, "code-1")
+
+
+def _cut_long(body: str, fits: Fits) -> Iterator[str]:
+    """The text, cut between characters where a single line does not fit, as in a minified file."""
+    while body.strip():
+        if fits(body):
+            yield body
+            return
+        start = longest_start(body[:MAX_TEXT_BYTES], fits) or body[:1]
+        yield start
+        body = body[len(start) :]
 
 
 def _units(text: str, language: str) -> list[_Unit]:

@@ -104,6 +104,9 @@ class Searcher:
             Hits; failures are reported in it and raise nothing.
         """
         legs = _legs(queries, plan.routes, rewritten, hypothetical)
+        if plan.routes and not legs:
+            # Such as `rewritten` alone, where nothing was rewritten: nothing was searched, so nothing is "not found".
+            return SearchResult((), (f"{'、'.join(plan.routes)}: 没有可检索的语句",), plan.routes)
         vectors, failure = await self._embed(legs, plan)
         outcomes = await asyncio.gather(*(self._run(leg, plan, category, vectors, failure) for leg in legs))
         if all(outcome is None for outcome in outcomes):

@@ -1,6 +1,7 @@
 """Source files are cut by definition, with exact lines, and no line is lost."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,3 +71,14 @@ def test_a_long_function_is_cut_into_parts_that_fit(tmp_path: Path) -> None:
     assert len(passages) > 3
     assert all(len(p.text) <= 400 for p in passages)
     assert {p.section for p in passages if "step" in p.text} == {"long"}
+
+
+def test_a_minified_file_of_one_line_is_cut_into_passages_that_stores_and_embedders_take(
+    tmp_path: Path, embedder: Any
+) -> None:
+    path = tmp_path / "app.min.js"
+    path.write_text("var x={" + ",".join(f'"key{n}":"value {n}\\n"' for n in range(2_000)) + "};", encoding="utf-8")
+    passages = split_code(path, "web/app.min.js", None, embedder.count_tokens, 512)
+    assert all(embedder.count_tokens(passage.text) <= 512 for passage in passages)
+    assert "".join("".join(passage.text.split()) for passage in passages) == "".join(path.read_text().split())
+    assert len({passage.id for passage in passages}) == len(passages)

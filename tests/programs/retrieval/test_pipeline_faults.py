@@ -209,3 +209,8 @@ def test_an_index_without_questions_is_searched_by_its_passages_as_if_the_route_
     found = bench.search("退货", routes=["dense", "text", "questions", "summaries"])
     assert (found.outages, found.degraded) == ((), ())
     assert [(hit.passage.id, hit.score) for hit in found.hits] == [(hit.passage.id, hit.score) for hit in plain.hits]
+
+
+def test_a_plan_whose_only_route_has_nothing_to_search_with_is_no_empty_result(bench: Bench) -> None:
+    found = bench.search("退货", routes=["rewritten"])
+    assert (ids(found), found.outages) == ([], ("rewritten",))
