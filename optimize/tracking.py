@@ -105,7 +105,7 @@ def finish(*runs: Run, settings: Settings | None = None) -> bool:
         run.save(finished=True)
     try:
         _copy(runs, settings or load_settings())
-    except Exception as error:  # noqa: BLE001  # whatever a tracking server does, the folders are complete
+    except _faults() as error:
         _log.warning(
             "MLflow did not take the runs (%s: %s); they are in %s",
             type(error).__name__,
@@ -114,6 +114,14 @@ def finish(*runs: Run, settings: Settings | None = None) -> bool:
         )
         return False
     return True
+
+
+def _faults() -> tuple[type[Exception], ...]:
+    """What a tracking server that is down, full or of another version ends in."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return MlflowException, SQLAlchemyError, OSError
 
 
 def load_run(run_id: str, settings: Settings | None = None) -> Run:
