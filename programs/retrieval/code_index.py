@@ -122,7 +122,7 @@ def split_code(
     return numbered_doubles(passages)
 
 
-CODE = Splitter(CODE_SUFFIXES, split_code, "code-1")
+CODE = Splitter(CODE_SUFFIXES, split_code, "code-2")
 
 
 def _cut_long(body: str, fits: Fits) -> Iterator[str]:
