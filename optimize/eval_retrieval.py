@@ -25,19 +25,19 @@ from optimize.phrases import Phrases
 from optimize.statistics import interval
 from optimize.tracking import finish, git_commit, new_run
 from programs import budget
-from programs.build import Stores, default_reranker
+from programs.build import default_reranker
 from programs.retrieval.base import Embedder
 from programs.retrieval.embedding import load_embedder
 from programs.retrieval.pipeline import Searcher
 from programs.retrieval.plan import ROUTES, Index, RetrievalPlan, RouteName
 from programs.settings import load_settings
 from programs.similarity import Similarity
+from programs.stores import INDEXES, Stores
 from programs.strategies import STRATEGY_TABLE
 
 DEPTH = 20
 """Passages that are looked at of each ranking."""
 LM_ROUTES: tuple[RouteName, ...] = ("rewritten", "hypothetical")
-INDEXES: tuple[Index, ...] = ("documents", "code")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import json
 import logging
 from typing import Any
 
-from optimize.tracking import Run, connect, finish
+from optimize.tracking import Run, connect, finish, tracking_faults
 from programs.settings import Settings
 
 ALIAS = "champion"
@@ -35,7 +35,7 @@ def register(run: Run, slug: str, text: str, component: str, settings: Settings)
     """
     try:
         return _register(run, slug, text, component, settings)
-    except Exception as error:  # noqa: BLE001  # the state is in place; a registry that is down is no reason to take it back
+    except tracking_faults() as error:  # the state is in place; a registry that is down is no reason to take it back
         return _warn(error)
 
 
@@ -57,7 +57,7 @@ def move_alias(slug: str, text: str | None, settings: Settings) -> bool:
         elif versions:
             client.delete_registered_model_alias(name, ALIAS)
         return True
-    except Exception as error:  # noqa: BLE001  # as above
+    except tracking_faults() as error:
         return _warn(error)
 
 

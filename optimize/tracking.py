@@ -105,7 +105,7 @@ def finish(*runs: Run, settings: Settings | None = None) -> bool:
         run.save(finished=True)
     try:
         _copy(runs, settings or load_settings())
-    except _faults() as error:
+    except tracking_faults() as error:
         _log.warning(
             "MLflow did not take the runs (%s: %s); they are in %s",
             type(error).__name__,
@@ -116,7 +116,7 @@ def finish(*runs: Run, settings: Settings | None = None) -> bool:
     return True
 
 
-def _faults() -> tuple[type[Exception], ...]:
+def tracking_faults() -> tuple[type[Exception], ...]:
     """What a tracking server that is down, full or of another version ends in."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError

@@ -5,75 +5,40 @@ the background, so that it is ready when the first prompt is.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
-
-from filelock import FileLock, Timeout
 
 from programs.adaptive_rag import AdaptiveRAG
 from programs.classifier import load_classifier
-from programs.errors import CompiledStateError, SettingsError, StoreLocked
+from programs.errors import CompiledStateError, SettingsError
 from programs.lm import RoleLMs
 from programs.model_files import ensure_model, known_model
 from programs.module import Resources
-from programs.retrieval.base import DenseStore, Embedder, TextStore
-from programs.retrieval.catalog import Catalog
-from programs.retrieval.code_index import CODE
+from programs.retrieval.base import Embedder
 from programs.retrieval.combination import CombinationReranker, load_combination
-from programs.retrieval.copying import CopyReport, Place, copy_index
+from programs.retrieval.copying import CopyReport, copy_index
 from programs.retrieval.embedding import load_embedder
 from programs.retrieval.enriching import Enricher
 from programs.retrieval.enrichment import EnrichmentCache
-from programs.retrieval.indexing import DOCUMENTS, Indexer
-from programs.retrieval.pipeline import IndexStores, Searcher
+from programs.retrieval.indexing import Indexer
+from programs.retrieval.pipeline import Searcher
 from programs.retrieval.plan import Index
-from programs.retrieval.preparing import Splitter, Workers
+from programs.retrieval.preparing import Workers
 from programs.retrieval.rerank import CrossEncoderReranker, Reranker
 from programs.settings import ROLES, Settings, load_settings, settings_from
 from programs.similarity import Similarity
 from programs.state import CompiledState, apply_state, find_state, read_state
+from programs.stores import INDEXES, SPLITTERS, Stores
 from programs.tracing import start_tracing
 from programs.weighing import JudgeState
 from signatures.vocabulary import JUDGES, JudgeName
 
-T = TypeVar("T")
-C = TypeVar("C", bound="_Closable")
 ProgressCallback = Callable[[str, int, int], None]
 """Name of a long step, units done, units in all."""
 _log = logging.getLogger(__name__)
-INDEXES: tuple[Index, ...] = ("documents", "code")
-SPLITTERS: dict[Index, Splitter] = {"documents": DOCUMENTS, "code": CODE}
-
-
-class _Closable(Protocol):
-    def close(self) -> None: ...
-
-
-class _Once(Generic[C]):
-    """Opens something at the first use and keeps it; a failed opening is tried again next time."""
-
-    def __init__(self, open_it: Callable[[], C]) -> None:
-        self._open = open_it
-        self._lock = threading.Lock()
-        self._value: C | None = None
-
-    def __call__(self) -> C:
-        with self._lock:
-            if self._value is None:
-                self._value = self._open()
-            return self._value
-
-    def close(self) -> None:
-        """Close what was opened, if anything was."""
-        with self._lock:
-            if self._value is not None:
-                self._value.close()
-                self._value = None
 
 
 def build_program(settings: Settings | None = None, *, on_progress: ProgressCallback | None = None) -> AdaptiveRAG:
@@ -185,126 +150,6 @@ def _threshold(judge: JudgeName, settings: Settings, judges: Mapping[JudgeName, 
     if judge in judges and name not in settings.model_fields_set:
         return judges[judge].threshold
     return float(getattr(settings, name))
-
-
-class Stores:
-    """Opens the stores that the settings name, once each, and heals what a crash left half done.
-
-    Args:
-        settings: Which stores.
-        embedder: Its name and dimension are tied to the dense store.
-    """
-
-    def __init__(self, settings: Settings, embedder: Embedder) -> None:
-        self.settings = settings
-        self.embedder = embedder
-        settings.index_dir.mkdir(parents=True, exist_ok=True)
-        self.enrichments = EnrichmentCache(settings.index_dir / "enrichment.sqlite")
-        self.catalog = _Once(lambda: Catalog(settings.index_dir / "catalog.sqlite"))
-        self._dense = {index: _Once(partial(self._open_dense, index)) for index in INDEXES}
-        self._text = {index: _Once(partial(self._open_text, index)) for index in INDEXES}
-        self._healed: set[Index] = set()
-        self._healing = threading.Lock()
-
-    def dense(self, index: Index) -> DenseStore:
-        """The dense store of an index."""
-        return self._dense[index]()
-
-    def text(self, index: Index) -> TextStore:
-        """The text store of an index."""
-        return self._text[index]()
-
-    def index(self, index: Index) -> IndexStores:
-        """The stores of an index for searching: healed first, opened at the first search."""
-
-        def healed(open_it: Callable[[Index], T]) -> T:
-            with self._healing:
-                if index not in self._healed:
-                    self._heal(index)
-                    self._healed.add(index)
-            return open_it(index)
-
-        return IndexStores(partial(healed, self.dense), partial(healed, self.text))
-
-    def indexer(self, index: Index, workers: Workers | None = None) -> Indexer:
-        """Writes to an index."""
-        return Indexer(
-            self.catalog(),
-            self.dense(index),
-            self.text(index),
-            self.embedder,
-            index=index,
-            splitter=SPLITTERS[index],
-            enrichments=self.enrichments,
-            workers=workers,
-        )
-
-    def place(self, index: Index) -> Place:
-        """The stores of an index with its catalogue, for copying; not healed."""
-        return Place(self.catalog(), self.dense(index), self.text(index))
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Hold the right to write; one process at a time.
-
-        Raises:
-            StoreLocked: Another process is writing.
-        """
-        path = self.settings.index_dir / "writer.lock"
-        try:
-            with FileLock(path, timeout=0):
-                yield
-        except Timeout as error:
-            raise StoreLocked(
-                f"Another process is writing to the index ({path}).",
-                store="catalog",
-                hint="Wait until it has finished.",
-            ) from error
-
-    def close(self) -> None:
-        """Close what was opened."""
-        for once in self._dense.values():
-            once.close()
-        for text in self._text.values():
-            text.close()
-        self.catalog.close()
-
-    def _heal(self, index: Index) -> None:
-        if self.catalog().pending(index):
-            try:
-                with self.writing():
-                    self.indexer(index).recover()
-            except StoreLocked:
-                pass  # not a crash: another process is at work, and its documents will be whole soon
-
-    def _open_dense(self, index: Index) -> DenseStore:
-        from programs.retrieval.milvus import MilvusDenseStore
-
-        settings = self.settings
-        return MilvusDenseStore(
-            settings.milvus_uri or str(settings.index_dir / "vectors.db"),
-            collection=f"{settings.store_prefix}_{index}",
-            dimension=self.embedder.dimension,
-            embedder=self.embedder.name,
-            token=settings.milvus_token.get_secret_value() if settings.milvus_token else None,
-        )
-
-    def _open_text(self, index: Index) -> TextStore:
-        settings = self.settings
-        if settings.elasticsearch_url:
-            from programs.retrieval.elastic import ElasticIndex, ElasticTextStore
-
-            key = settings.elasticsearch_api_key
-            connection = ElasticIndex(
-                settings.elasticsearch_url,
-                prefix=f"{settings.store_prefix}_{index}",
-                api_key=key.get_secret_value() if key else None,
-                ca_certs=settings.elasticsearch_ca_certs,
-            )
-            return ElasticTextStore(connection)
-        from programs.retrieval.text_index import TantivyTextStore
-
-        return TantivyTextStore(settings.index_dir / f"{index}.text")
 
 
 def build_enricher(

@@ -225,8 +225,9 @@ def _index(arguments: argparse.Namespace) -> int:
 
 
 def _copy(arguments: argparse.Namespace) -> int:
-    from programs.build import INDEXES, copy_stores
+    from programs.build import copy_stores
     from programs.rendering import Progress, print_copy_report
+    from programs.stores import INDEXES
 
     given = ("category", "delete", "prune", "rebuild", "enrich", "ray")
     if arguments.paths or any(getattr(arguments, name) not in (None, False) for name in given):

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from programs import background, budget
-from programs.build import INDEXES, ProgressCallback, Stores, build_resources, compiled_program, ensure_models
+from programs.build import ProgressCallback, build_resources, compiled_program, ensure_models
 from programs.canaries import run_canaries
 from programs.errors import AdaptiveRAGError, LanguageModelError
 from programs.judges import label_probabilities
@@ -26,6 +26,7 @@ from programs.retrieval.embedding import load_embedder
 from programs.retrieval.plan import Index
 from programs.retrieval.tokens import tokenize
 from programs.settings import ROLES, EndpointSettings, Role, Settings, load_settings
+from programs.stores import INDEXES, Stores
 from programs.tracing import start_tracing
 from programs.trust import JudgeTrust
 from signatures.judging import JudgeUtility

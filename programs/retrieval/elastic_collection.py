@@ -121,7 +121,7 @@ class ElasticCollection:
             with self._lock, self._index.translated():
                 self._alias.swap(physical, design)
                 self._opened, self._seen = Opened(self._alias.target(design), design), True
-        except BaseException:
+        except BaseException:  # also an interrupt leaves no unfinished index behind
             with suppress(StoreError), self._index.translated():  # what stays behind goes with the next rebuild
                 self._alias.abandon(physical)
             raise

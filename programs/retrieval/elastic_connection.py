@@ -85,7 +85,7 @@ class ElasticIndex:
         self.writer = self.client.options(request_timeout=write_timeout)
         try:
             self.version = self._check_version()
-        except BaseException:
+        except BaseException:  # also an interrupt leaves no connection open
             self.close()
             raise
 

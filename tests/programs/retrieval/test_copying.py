@@ -13,7 +13,7 @@ from elastic_bench import server_url
 from elastic_bench import text as elastic_text
 from index_bench import HashEmbedder, Index, run_killed, write
 
-from programs.build import Stores, build_indexer, copy_stores
+from programs.build import build_indexer, copy_stores
 from programs.cli import main
 from programs.errors import SettingsError, StoreMismatch
 from programs.retrieval.base import DenseStore
@@ -22,6 +22,7 @@ from programs.retrieval.copying import CopyReport, Place, copy_index
 from programs.retrieval.embedding import load_embedder
 from programs.retrieval.enrichment import Enrichment, EnrichmentCache, enrichment_key
 from programs.settings import load_settings, settings_from
+from programs.stores import Stores
 
 FILES: dict[str, str | bytes] = {
     f"{name}.md": f"# 文{name}\n\n## 一\n\n{name} 的第一段。\n\n## 二\n\n{name} 的第二段。\n" for name in "abcdefg"

@@ -16,11 +16,12 @@ from index_bench import write
 from scripted_lm import Call, Reply, helpful, scripted_lm
 from servers import HAS_MILVUS, NO_MILVUS, START_ELASTICSEARCH, ElasticsearchNode, MilvusServer
 
-from programs.build import Stores, build_indexer, build_program
+from programs.build import build_indexer, build_program
 from programs.retrieval.embedding import load_embedder
 from programs.retrieval.pipeline import Searcher, SearchResult
 from programs.retrieval.plan import RetrievalPlan
 from programs.settings import Settings, load_settings
+from programs.stores import Stores
 
 pytestmark = [
     pytest.mark.server,
