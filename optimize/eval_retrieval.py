@@ -73,7 +73,20 @@ def searches() -> dict[str, dict[Index, RetrievalPlan]]:
     }
     plans = {name: entry.plan for name, entry in STRATEGY_TABLE.items() if entry.plan is not None}
     fused = {f"plan {name}": {plan.index: plan.patched({"top_k": DEPTH})} for name, plan in plans.items()}
-    return {**alone, **fused}
+    # What an index that was never enriched gives, and what summaries would add.
+    standard: RetrievalPlan = plans["standard_retrieval"].patched({"top_k": DEPTH})
+    variants: dict[str, tuple[RouteName, ...]] = {
+        "dense + text": ("dense", "text"),
+        "dense + text + questions + summaries": ("dense", "text", "questions", "summaries"),
+    }
+    others: dict[str, dict[Index, RetrievalPlan]] = {
+        f"{name}{'' if rerank else ', fused order'}": {
+            "documents": standard.model_copy(update={"routes": routes, "rerank": rerank})
+        }
+        for name, routes in {**variants, "dense + text + questions": ("dense", "text", "questions")}.items()
+        for rerank in (True, False)
+    }
+    return {**alone, **fused, **others}
 
 
 def without_lm(plan: RetrievalPlan) -> RetrievalPlan | None:
