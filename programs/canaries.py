@@ -19,8 +19,9 @@ from typing import Any
 from programs import background, budget
 from programs.endpoint import Body, EndpointClient
 from programs.errors import LanguageModelError
-from programs.judges import GroundingJudge, Judges, Opinion, RelevanceJudge, UtilityJudge, hearing
+from programs.judges import GroundingJudge, Judges, RelevanceJudge, UtilityJudge
 from programs.lm import RoleLMs
+from programs.opinions import Opinion, hearing
 from programs.prompting import passage_of
 from programs.settings import ROLES, EndpointSettings
 from programs.trust import JudgeTrust, judge_key, remember

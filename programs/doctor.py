@@ -19,7 +19,7 @@ from programs import background, budget
 from programs.build import ProgressCallback, build_resources, compiled_program, ensure_models
 from programs.canaries import run_canaries
 from programs.errors import AdaptiveRAGError, LanguageModelError
-from programs.judges import label_probabilities
+from programs.labels import label_probabilities
 from programs.lm import RoleLMs, ask
 from programs.retrieval.base import Embedder
 from programs.retrieval.embedding import load_embedder

@@ -134,7 +134,7 @@ def failure_kind(error: Exception) -> FailureKind:
     return next((kind for cls, kind in _KINDS if isinstance(error, cls)), "rejected")
 
 
-def _wanted_trace() -> list[Any] | None:
+def wanted_trace() -> list[Any] | None:
     """Where an optimizer or a user collects calls; None for DSPy's default list, which only grows."""
     trace: list[Any] | None = dspy.settings.trace
     return None if trace is main_thread_config["trace"] else trace
@@ -153,7 +153,7 @@ async def ask(predict: dspy.Predict, lm: dspy.LM, *, role: Role, **inputs: Any) 
         LanguageModelError: No usable reply, for whatever reason; `.kind` says why.
     """
     try:
-        with dspy.context(adapter=_ADAPTER, disable_history=True, trace=_wanted_trace()):
+        with dspy.context(adapter=_ADAPTER, disable_history=True, trace=wanted_trace()):
             return await predict.acall(lm=lm, **inputs)
     except dspy.DSPyError as error:
         kind = failure_kind(error)

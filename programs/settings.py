@@ -107,6 +107,7 @@ class Settings(BaseSettings):
     compiled: Path | None = Field(default=None, description="compiled state (JSON); none takes what is promoted")
     use_compiled: bool = Field(default=True, description="off runs the prompts and judges as they are written")
     max_hops: int | None = Field(default=None, ge=1, le=10, description="turns of the loop; none takes the strategy's")
+    overlap: bool = Field(default=True, description="write the answer while passages are judged, where endpoints can")
     deadline: float = Field(default=180.0, gt=0, description="seconds for one question")
     max_lm_calls: int = Field(default=40, ge=1, description="language model calls for one question")
     max_tokens: int = Field(default=100_000, ge=1, description="tokens for one question")
