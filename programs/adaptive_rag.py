@@ -103,7 +103,12 @@ class AdaptiveRAG(AsyncModule):
         """
         RetrievalPlan().patched(dict(plan or {}))  # a wrong patch is an error whatever the router decides
         settings = self.resources.settings
-        account = Budget(seconds=settings.deadline, max_lm_calls=settings.max_lm_calls, max_tokens=settings.max_tokens)
+        account = Budget(
+            seconds=settings.deadline,
+            max_lm_calls=settings.max_lm_calls,
+            max_tokens=settings.max_tokens,
+            max_cost=settings.max_cost,
+        )
         with budget.spending(account):
             self._mark_untrusted(account)
             record = await self._answer(clean_question(question), category, history, strategy, plan or {})

@@ -18,8 +18,9 @@ from programs.adapter import FieldAdapter
 from programs.endpoint import Address, EndpointClient
 from programs.engine import AsyncEngine, Engine
 from programs.errors import LanguageModelError
+from programs.lm_line import EndpointSettings
 from programs.replies import ReplyEmpty, ReplyTruncated
-from programs.settings import ROLES, EndpointSettings, Role, Settings
+from programs.settings import ROLES, Role, Settings
 from signatures.vocabulary import FailureKind
 
 MAX_TOKENS: dict[Role, int] = {"router": 256, "generator": 768, "judge": 200, "reflection": 4096}
@@ -65,6 +66,12 @@ class RoleLMs:
     def parallel(self, role: Role) -> bool:
         """Whether two requests of the role are faster side by side than one after the other."""
         return self._endpoints[role][0].concurrency > 1
+
+    @property
+    def paid(self) -> bool:
+        """Whether answering a question may cost money, as far as prices are known."""
+        asked = (one for role in ROLES if role != "reflection" for one in self._endpoints[role])
+        return any(one.price is not None and not one.price.free for one in asked)
 
     def warm_up(self) -> None:
         """Begin to load embedded models in the background; whoever asks first waits for the rest."""

@@ -165,6 +165,8 @@ class Usage(Record):
         prompt_tokens: As the endpoint reported.
         cached_tokens: Of these, the ones the endpoint took from its prefix cache.
         completion_tokens: As the endpoint reported.
+        cost: Money for these tokens, in the currency of the prices; None where the price of a language model
+            that was asked, or what it used, is unknown. 0 for the embedded one.
         seconds: Wall time.
         lm_seconds: Wall time with at least one language model call in flight.
         store_seconds: Wall time with at least one store or embedding call in flight.
@@ -174,6 +176,7 @@ class Usage(Record):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    cost: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
     seconds: float = 0.0
     lm_seconds: float = 0.0
     store_seconds: float = 0.0
