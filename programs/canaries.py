@@ -22,10 +22,10 @@ from programs.errors import LanguageModelError
 from programs.judges import GroundingJudge, Judges, RelevanceJudge, UtilityJudge
 from programs.lm import RoleLMs
 from programs.lm_line import EndpointSettings
-from programs.opinions import Opinion, hearing
+from programs.opinions import Opinion, hearing, judge_key
 from programs.prompting import passage_of
 from programs.settings import ROLES
-from programs.trust import JudgeTrust, judge_key, remember
+from programs.trust import JudgeTrust, remember
 from signatures.canary_cases import CANARIES, PLANTED, Canary
 from signatures.records import Verdict
 from signatures.vocabulary import JUDGES, FailureKind, JudgeName

@@ -34,12 +34,19 @@ GROUNDING = (
 )
 UTILITY = (
     "cosine",
+    "nearest",
     "overlap",
+    "part_overlap",
     "pairs",
     "echo",
     "length",
     "sentences",
+    "numbers",
     "number_due",
+    "duration_due",
+    "money_due",
+    "polarity_due",
+    "polar_start",
     "steps_due",
     "sides_due",
     "code_due",
@@ -58,6 +65,30 @@ _ASKS_SIDES = re.compile(
     r"区别|差别|不同|相比|比较|对比|差多少|哪个(?:更|好|快|贵)|还是|\bvs\b|versus|difference|compare|\bor\b", re.I
 )
 _ASKS_CODE = re.compile(r"代码|命令|脚本|sql|函数|示例|写(?:个|一|段)|\bcode\b|command|snippet|script|function", re.I)
+_ASKS_DURATION = re.compile(
+    r"多久|几天|多少天|几个?小时|何时|什么时候|期限|多长时间|时长"
+    r"|\bhow long\b|\bwhen\b|\bhow many (?:days|hours)\b|deadline",
+    re.I,
+)
+_DURATION = re.compile(
+    r"(?:\d|[一二两三四五六七八九十半])\s*个?(?:天|小时|分钟|秒|工作日|月|年|周|日|号|点)|:\d\d|底前|当[天日]|次[日年]"
+    r"|\d ?(?:h\b|hour|minute|day|month|year|week|second)",
+    re.I,
+)
+_ASKS_MONEY = re.compile(
+    r"多少[钱元]|金额|补贴.{0,4}多少|费用|价格|奖金|上限|限额|how much|allowance|price|cost|limit", re.I
+)
+_MONEY = re.compile(
+    r"\d ?(?:元|块|万|%)|[百千万]元|免费|不收|\bfree\b|(?:USD|SGD|EUR|\$|¥) ?\d|\d ?(?:USD|SGD|EUR)", re.I
+)
+_ASKS_YES_NO = re.compile(
+    r"吗|能不能|是不是|可不可以|有没有|要不要|行不行|算不算|会不会|用不用|[不么][？?]?$"
+    r"|(?:^|, )(?:is|are|can|do|does|may|must|should|will|did|has|have)\b",
+    re.I,
+)
+_POLAR_START = re.compile(r"\W*(?:不|能|可以|是|有|没|要|行|会|算|给|yes|no\b)", re.I)
+_POLAR = re.compile(r"不[能行会用]|不可以|不需要|可以|必须|\bnot?\b|n't|\bcan\b", re.I)
+_PARTS = re.compile(r"[，,？?；;。、]|以及|和(?!谐)|[与及跟]|还有|还是|另外|\b(?:and|or|vs)\b", re.I)
 _STEP = re.compile(
     r"(?m)^\s*(?:\d+[.、)]|[-*•])|第[一二三四五六]步|首先|其次|然后|再|接着|最后|先|点击|进入|打开|\bthen\b|\bfirst\b|\bclick\b|\bopen\b",
     re.I,
@@ -140,15 +171,26 @@ def utility_features(question: str, answer: str, similarity: Similarity) -> dict
     """Features for `UTILITY`."""
     answer = evidence.strip_citations(answer)
     asked, said = words(question), words(answer)
+    parts = [part for part in _PARTS.split(question) if len(part.strip()) > 1] or [question]
+    polar = bool(_POLAR_START.match(answer))
     return {
         "cosine": similarity.between(question, answer),
+        # Of the sentence that is nearest: the rest may well be about something else.
+        "nearest": similarity.support([question], [Passage(id="", document_id="", text=answer)])[0],
         "overlap": _share(asked, said),
+        # An answer to one half of a question shares no word with the other half.
+        "part_overlap": min(_share(words(part), said) for part in parts),
         "pairs": _share(_pairs(question), _pairs(answer)),
         # An answer of nothing but the question's words says nothing.
         "echo": _share(said, asked),
         "length": math.log1p(len(answer)),
         "sentences": math.log1p(len(sentences(answer))),
+        "numbers": math.log1p(len(evidence.numbers(answer))),
         "number_due": _due(_ASKS_NUMBER, question, bool(evidence.numbers(answer))),
+        "duration_due": _due(_ASKS_DURATION, question, bool(_DURATION.search(answer))),
+        "money_due": _due(_ASKS_MONEY, question, bool(_MONEY.search(answer))),
+        "polarity_due": _due(_ASKS_YES_NO, question, polar or bool(_POLAR.search(answer))),
+        "polar_start": float(polar),
         "steps_due": _due(_ASKS_STEPS, question, len(_STEP.findall(answer)) > 1),
         "sides_due": _due(_ASKS_SIDES, question, _share(asked, said) >= 0.5),
         "code_due": _due(_ASKS_CODE, question, bool(_CODE.search(answer))),
