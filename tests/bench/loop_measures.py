@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from latency_lm import bare_client, covered
 from loop_questions import Question
-from loop_setting import STRATEGY, Setting, run
+from loop_setting import STRATEGY, Setting, run, trouble
 
 from optimize.statistics import interval
 from signatures.records import Answer
@@ -136,15 +136,16 @@ async def throughput(setting: Setting, *, slots: int, in_flight: int, requests: 
     setting.lm.set(seconds=setting.latency, slots=slots)
     await run(setting, setting.new(in_flight), in_flight=in_flight)
     bodies = setting.lm.bodies()
-    shares, rates, calls = [], [], 0
+    shares, rates, calls, wrong = [], [], 0, ""
     for number in range(rounds):
         bare = 0.0
         if number % 2:
             bare = await bare_client(setting.lm, bodies, calls=calls, in_flight=in_flight)
         setting.lm.calls()
         start = time.monotonic()
-        await run(setting, setting.new(requests), in_flight=in_flight)
+        records = await run(setting, setting.new(requests), in_flight=in_flight)
         spent = time.monotonic() - start
+        wrong = wrong or _troubled(records)
         made = sum(map(len, setting.lm.calls().values()))
         # The same number of calls; where the bare client went first, as many as the round before needed.
         bare = bare * made / calls if number % 2 else await bare_client(
@@ -163,7 +164,7 @@ async def throughput(setting: Setting, *, slots: int, in_flight: int, requests: 
             max(shares),
             goal=95.0,
             at_least=True,
-            note=f"calls per second {', '.join(rates)}; {calls} calls a round",
+            note=f"calls per second {', '.join(rates)}; {calls} calls a round{wrong}",
         )
     ]
 
@@ -173,10 +174,10 @@ async def memory(setting: Setting, *, requests: int, warm_up: int, in_flight: in
     setting.lm.set(seconds=0.0)
     points = 20
     await run(setting, setting.new(warm_up), in_flight=in_flight)
-    done, sizes = [0], [_resident()]
+    done, sizes, wrong = [0], [_resident()], ""
     for number in range(points):
         share = requests * (number + 1) // points - done[-1]
-        await run(setting, setting.new(share), in_flight=in_flight)
+        wrong = wrong or _troubled(await run(setting, setting.new(share), in_flight=in_flight))
         setting.lm.calls()
         done.append(done[-1] + share)
         sizes.append(_resident())
@@ -184,16 +185,16 @@ async def memory(setting: Setting, *, requests: int, warm_up: int, in_flight: in
     slopes = [1024 * float(np.polyfit(done[begin:], sizes[begin:], 1)[0]) for begin in (0, half)]
     part = f"memory, {requests} requests after {warm_up}"
     return [
-        Figure(part, "growth", sizes[-1] - sizes[0], "MB", note=f"from {sizes[0]:.1f} to {sizes[-1]:.1f} MB"),
+        Figure(part, "growth", sizes[-1] - sizes[0], "MB", note=f"from {sizes[0]:.1f} to {sizes[-1]:.1f} MB{wrong}"),
         Figure(part, "slope", slopes[0], "KB", note="a request, least squares over 21 points"),
         Figure(part, "slope of the second half", slopes[1], "KB", note="a request"),
     ]
 
 
 def _troubled(records: Sequence[Answer]) -> str:
-    """How many requests a store was too slow for, and what was said about the first."""
-    troubled = [record.degraded[0] for record in records if record.degraded]
-    return f", {len(troubled)} of them with a fault: {troubled[0]}" if troubled else ""
+    """How many requests did not go as the script has it, and what happened to the first."""
+    found = [wrong for record in records if (wrong := trouble(record, hops=1))]
+    return f"; {len(found)} went wrong, the first: {found[0]}" if found else ""
 
 
 def _resident() -> float:

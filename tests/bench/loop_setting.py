@@ -67,11 +67,25 @@ class Setting:
         return [question(next(self.numbers), hops=hops) for _ in range(amount)]
 
     async def ask(self, asked: Question, strategy: Strategy | None = STRATEGY) -> Answer:
-        """The record; a bench that measures something else than answers is an error."""
-        record: Answer = (await self.rag.acall(question=asked.text, strategy=strategy)).record
-        if record.status != "answered" or len(record.trace) != asked.hops:
-            raise AssertionError(f"{asked}: {record.status} after {len(record.trace)} hops, {record.degraded}")
+        """The record; where it is not the one that was to be expected, there is nothing to compare."""
+        record = await self.record(asked, strategy)
+        if wrong := trouble(record, hops=asked.hops):
+            raise AssertionError(f"{asked}: {wrong}")
         return record
+
+    async def record(self, asked: Question, strategy: Strategy | None = STRATEGY) -> Answer:
+        """The record, whatever it is."""
+        record: Answer = (await self.rag.acall(question=asked.text, strategy=strategy)).record
+        return record
+
+
+def trouble(record: Answer, *, hops: int) -> str:
+    """What went otherwise than the script has it; "" for nothing."""
+    verdicts = [verdict for hop in record.trace for verdict in (hop.relevance, hop.grounding, hop.utility) if verdict]
+    said = [*record.degraded, *(f"{v.judge}: {v.error_kind}" for v in verdicts if v.error_kind)]
+    if record.status != "answered" or len(record.trace) != hops:
+        said.append(f"{record.status} after {len(record.trace)} hops ({record.stop_reason})")
+    return "; ".join(said)
 
 
 @contextmanager
@@ -96,14 +110,14 @@ def prepared(folder: Path, lm: LatencyLM, embedder: Embedder, *, latency: float)
 
 
 async def run(setting: Setting, questions: Iterable[Question], *, in_flight: int) -> list[Answer]:
-    """Ask all, `in_flight` at any time; starts are spread over the time of a request, as they are in life."""
+    """Ask all, questions with one hop, `in_flight` at any time; starts are spread over a request, as in life."""
     rest = iter(questions)
     records: list[Answer] = []
 
     async def work(place: int) -> None:
         await asyncio.sleep(3 * setting.latency * place / in_flight)
         for asked in rest:
-            records.append(await setting.ask(asked))
+            records.append(await setting.record(asked))
 
     await asyncio.gather(*(work(place) for place in range(in_flight)))
     return records

@@ -64,7 +64,7 @@ def test_overhead_is_what_language_model_and_stores_leave(setting: Setting) -> N
         own = figures["own p50"]
         assert 0 < own.value < figures["outside the server and the stores p50"].value
         assert (own.goal, figures["own p99"].goal) == (10.0, 50.0)
-        assert "10 requests" in own.note and "fault" not in own.note
+        assert "10 requests" in own.note and "went wrong" not in own.note
         assert 0 < figures["embedding"].value < figures["stores and embedding p50"].value
 
 
