@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 
-.PHONY: ask chat doctor test check bench bench-retrieval eval-retrieval index clean
+.PHONY: ask chat doctor test check bench bench-loop bench-retrieval eval-retrieval index clean
 .DELETE_ON_ERROR:
 
 ask: $(STAMPS)/indexed
@@ -29,6 +29,11 @@ check: $(STAMPS)/tested-with
 
 bench: $(STAMPS)/indexed
 	@PYTHONPATH=.:tests $(BIN)/python tests/bench/bench.py
+
+# Own overhead, throughput, memory, and time per hop against a sequential chain in LangGraph, with a language model
+# that takes the same time for every reply; ARGS="--parts hops --latency 1" chooses.
+bench-loop: $(STAMPS)/benched-with
+	@PYTHONPATH=.:tests $(BIN)/python tests/bench/bench_loop.py $(ARGS)
 
 # ARGS="--million" also measures Elasticsearch with 1,000,000 passages, which takes most of an hour.
 bench-retrieval: $(STAMPS)/tested-with
@@ -57,6 +62,10 @@ $(STAMPS)/tested-with: $(STAMPS)/installed
 	$(BIN)/pip install --disable-pip-version-check -e '.[test]'
 # A real, older Milvus server. Without its dependencies: it wants a pymilvus of its own age.
 	$(BIN)/pip install --disable-pip-version-check --no-deps milvus==2.3.5
+	@touch $@
+
+$(STAMPS)/benched-with: $(STAMPS)/installed
+	$(BIN)/pip install --disable-pip-version-check -e '.[bench]'
 	@touch $@
 
 # Fetches and checks both embedded models, whatever language model the user has set.

@@ -164,26 +164,7 @@ def scripted_lm(script: Script) -> Iterator[ScriptedLM]:
                     endpoint.in_flight -= 1
 
         def _send(self, reply: Reply, body: dict[str, Any]) -> None:
-            if reply.status != 200:
-                payload: dict[str, Any] = {"error": reply.error}
-            else:
-                message: dict[str, Any] = {"role": "assistant", "content": reply.text}
-                if reply.reasoning is not None:
-                    message["reasoning_content"] = reply.reasoning
-                choice = {"index": 0, "message": message, "finish_reason": reply.finish}
-                if reply.logprobs is not None and body.get("logprobs"):
-                    choice["logprobs"] = {"content": [_token(text, options) for text, options in reply.logprobs]}
-                elif reply.probability is not None and body.get("logprobs"):
-                    choice["logprobs"] = {"content": _logprobs(reply.text or "", reply.probability)}
-                prompt = sum(len(str(m["content"])) for m in body["messages"])
-                usage = {"prompt_tokens": prompt, "completion_tokens": len(reply.text or ""), **reply.usage}
-                payload = {
-                    "id": "x",
-                    "object": "chat.completion",
-                    "model": "scripted",
-                    "choices": [choice],
-                    "usage": usage,
-                }
+            payload = completion(reply, body) if reply.status == 200 else {"error": reply.error}
             data = json.dumps(payload).encode() if reply.raw is None else reply.raw
             self.send_response(reply.status)
             self.send_header("content-type", "application/json")
@@ -224,6 +205,21 @@ def closed_port() -> Iterator[str]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+
+
+def completion(reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
+    """The body of a good reply to a request."""
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    if reply.reasoning is not None:
+        message["reasoning_content"] = reply.reasoning
+    choice = {"index": 0, "message": message, "finish_reason": reply.finish}
+    if reply.logprobs is not None and body.get("logprobs"):
+        choice["logprobs"] = {"content": [_token(text, options) for text, options in reply.logprobs]}
+    elif reply.probability is not None and body.get("logprobs"):
+        choice["logprobs"] = {"content": _logprobs(reply.text or "", reply.probability)}
+    prompt = sum(len(str(m["content"])) for m in body["messages"])
+    usage = {"prompt_tokens": prompt, "completion_tokens": len(reply.text or ""), **reply.usage}
+    return {"id": "x", "object": "chat.completion", "model": "scripted", "choices": [choice], "usage": usage}
 
 
 def _text(made: dict[str, Any] | str) -> str:
