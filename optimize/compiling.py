@@ -100,7 +100,7 @@ def compile_component(
     Args:
         component: What is compiled.
         optimizer, budget: With what.
-        settings: Language models, prices, and where runs and replies are kept.
+        settings: Language models with their prices, and where runs and replies are kept.
         seed: Of the order of cases and of the optimizer.
         limit: Most cases of each split.
         max_failures: Share of requests that may fail.
@@ -197,7 +197,8 @@ def _compile(
         "calls": ledger.paid_calls,
         "prompt_tokens": ledger.paid_prompt,
         "completion_tokens": ledger.paid_completion,
-        "money": settings.price(ledger.paid_prompt, ledger.paid_completion),
+        "money": ledger.paid_cost,
+        "currency": settings.currency,
         "seconds": round(time.monotonic() - started, 1),
         "all_calls": ledger.calls,
     }

@@ -36,7 +36,7 @@ class GoldRouter(Router):
         super().__init__(resources)
         self.case = case
 
-    async def aforward(self, *, question: str, history: str = "") -> dspy.Prediction:
+    async def aforward(self, *, question: str, history: str = "", thinking: object = None) -> dspy.Prediction:
         decision = RouteDecision(
             intent=self.case.intent,
             confidence=1.0,

@@ -24,6 +24,8 @@ from dspy.utils.callback import BaseCallback
 from programs.budget import Budget
 from programs.endpoint import Body, Deadline, EndpointClient
 from programs.lm import RoleLMs
+from programs.prices import cost_of
+from programs.replies import reported_tokens
 from programs.settings import Role, Settings
 from signatures.vocabulary import FailureKind
 
@@ -53,7 +55,8 @@ class Ledger:
     Attributes:
         limit: Share of failed requests above which the run ends.
         calls, prompt_tokens, completion_tokens, seconds: Of all replies, kept ones as they were at first.
-        paid_calls, paid_prompt, paid_completion, paid_seconds: Of those that were asked for now.
+        cost: Of all replies, by the prices of their endpoints; None where that of one is unknown.
+        paid_calls, paid_prompt, paid_completion, paid_seconds, paid_cost: Of those that were asked for now.
         failures: Requests that failed, by kind.
     """
 
@@ -62,26 +65,30 @@ class Ledger:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     seconds: float = 0.0
+    cost: float | None = 0.0
     paid_calls: int = 0
     paid_prompt: int = 0
     paid_completion: int = 0
     paid_seconds: float = 0.0
+    paid_cost: float | None = 0.0
     failures: dict[FailureKind, int] = field(default_factory=dict)
     in_a_row: int = 0
     outage: str = ""
 
-    def reply(self, entry: dict[str, Any], *, paid: bool) -> None:
-        """Count a reply."""
+    def reply(self, entry: dict[str, Any], *, paid: bool, cost: float | None) -> None:
+        """Count a reply; `cost` is what it costs, or did at first."""
         self.calls += 1
         self.prompt_tokens += entry["prompt"]
         self.completion_tokens += entry["completion"]
         self.seconds += entry["seconds"]
+        self.cost = _sum(self.cost, cost)
         if paid:
             self.in_a_row = 0
             self.paid_calls += 1
             self.paid_prompt += entry["prompt"]
             self.paid_completion += entry["completion"]
             self.paid_seconds += entry["seconds"]
+            self.paid_cost = _sum(self.paid_cost, cost)
 
     def failed(self, kind: FailureKind, message: str) -> None:
         """Count a failure of the endpoint.
@@ -206,8 +213,10 @@ class _KeepingClient:
             if (limit := budget.exhausted()) is not None:
                 raise Deadline(f"the request's {limit} is used up", code=limit)
             budget.count_call()
-            budget.count_tokens(prompt=entry["prompt"], cached=0, completion=entry["completion"])
-            self._ledger.reply(entry, paid=False)
+            tokens = reported_tokens(entry["reply"])
+            cost = cost_of(tokens, self.settings.price)
+            budget.count_tokens(**tokens._asdict(), cost=cost)
+            self._ledger.reply(entry, paid=False, cost=cost)
             return entry["reply"], entry["text"]
         pause = PAUSE
         while True:
@@ -222,15 +231,15 @@ class _KeepingClient:
                 self._ledger.failed(kind, str(error))
             await asyncio.sleep(pause)
             pause *= 2
-        usage = reply.get("usage") or {}
+        tokens = reported_tokens(reply)
         entry = {
             "reply": reply,
             "text": text,
-            "prompt": int(usage.get("prompt_tokens") or 0),
-            "completion": int(usage.get("completion_tokens") or 0),
+            "prompt": tokens.prompt,
+            "completion": tokens.completion,
             "seconds": round(time.monotonic() - started, 3),
         }
-        self._ledger.reply(entry, paid=True)
+        self._ledger.reply(entry, paid=True, cost=cost_of(tokens, self.settings.price))
         self._store.put(key, entry)
         return reply, text
 
@@ -238,3 +247,8 @@ class _KeepingClient:
         endpoint = [self.settings.label, self.settings.thinking, self.settings.context]
         request = json.dumps([endpoint, self._role, body], sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(request.encode("utf-8", "replace")).hexdigest()
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    """The sum of two amounts; None where one is unknown."""
+    return None if one is None or other is None else one + other

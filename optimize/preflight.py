@@ -12,6 +12,7 @@ from optimize.optimizers import LABELS_ONLY, PACKAGES, REFLECTING, Budget, Optim
 from optimize.students import predictors
 from optimize.tasks import Task
 from programs.errors import AdaptiveRAGError, MissingPackageError
+from programs.prices import Price, shown_money
 from programs.settings import Settings
 
 PROBES = 3
@@ -34,7 +35,8 @@ class Estimate:
         reflections: Of these, by the optimizer itself.
         prompt_tokens, completion_tokens: Of all calls.
         minutes: One call after the other.
-        money: In the currency of the prices; None where none are set.
+        money: By the prices of the endpoints that are asked; None where one has none.
+        currency: Of the prices.
     """
 
     runs: int
@@ -44,9 +46,10 @@ class Estimate:
     completion_tokens: int
     minutes: float
     money: float | None
+    currency: str
 
     def __str__(self) -> str:
-        money = "no price is set" if self.money is None else f"{self.money:.2f} (currency of the prices)"
+        money = "no price is set" if self.money is None else shown_money(self.money, self.currency)
         return (
             f"about {self.calls} calls ({self.runs} runs, {self.reflections} reflections), "
             f"{self.prompt_tokens + self.completion_tokens} tokens, {self.minutes:.0f} minutes, money: {money}"
@@ -79,7 +82,7 @@ def preflight(task: Task, optimizer: OptimizerName, size: Budget, ledger: Ledger
         task: What is to be compiled; its data was read through the schema.
         optimizer, size: With what.
         ledger: Of the language models.
-        settings: Name the prices.
+        settings: Name the currency.
 
     Raises:
         CompileRefused: It would not work; the message says why.
@@ -90,6 +93,7 @@ def preflight(task: Task, optimizer: OptimizerName, size: Budget, ledger: Ledger
     _check_metric(task)
     student = task.student()
     before = (ledger.calls, ledger.prompt_tokens, ledger.completion_tokens, ledger.seconds)
+    spent = ledger.cost
     tried = 0
     for one in task.train[:PROBES]:
         tried += 1
@@ -110,6 +114,9 @@ def preflight(task: Task, optimizer: OptimizerName, size: Budget, ledger: Ledger
     runs += 2 * (len(task.dev) + len(task.test))
     weighed = runs + REFLECTION_FACTOR * reflections / max(calls, 1)
     tokens = round(prompt * weighed), round(completion * weighed)
+    paid = None if spent is None or ledger.cost is None else (ledger.cost - spent) / tried * runs
+    reflecting = task.desk.resources.lms.endpoints("reflection")[0].price
+    extra = {"prompt": prompt * (weighed - runs), "completion": completion * (weighed - runs)}
     return Estimate(
         runs=runs,
         calls=math.ceil(calls * runs) + reflections,
@@ -117,8 +124,14 @@ def preflight(task: Task, optimizer: OptimizerName, size: Budget, ledger: Ledger
         prompt_tokens=tokens[0],
         completion_tokens=tokens[1],
         minutes=seconds * weighed / 60,
-        money=settings.price(*tokens),
+        money=_money(paid, reflecting, extra) if reflections else paid,
+        currency=settings.currency,
     )
+
+
+def _money(paid: float | None, reflecting: Price | None, tokens: dict[str, float]) -> float | None:
+    """What the runs cost and the reflections, each at the price of its own language model."""
+    return None if paid is None or reflecting is None else paid + reflecting.amount(**tokens)
 
 
 def agree(estimate: Estimate, *, yes: bool, read: Callable[[str], str] = input) -> None:

@@ -15,7 +15,7 @@ from optimize.examples import Component, chosen, demonstration, example, generat
 from optimize.gold import GoldPassages, sample_passages
 from optimize.students import Desk, build_student
 from programs import background, budget
-from programs.judges import aligned_labels
+from programs.labels import aligned_labels
 from programs.module import Resources
 from programs.prompting import neutralise
 from programs.retrieval.plan import RetrievalPlan

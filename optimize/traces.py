@@ -7,7 +7,7 @@ found. Where a decision leads there, the result is unknown, and says why.
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,6 +140,7 @@ def replay(record: Answer, dials: Dials, live: Dials) -> Replayed | Unknown:
     bound = dials.max_hops or bound_of(record, live)
     calls = record.usage.lm_calls - sum(hop.usage.lm_calls for hop in record.trace)
     hops: list[ReplayedHop] = []
+    taken: list[Decision] = []
     stop: StopReason = "max_hops"
     for hop in record.trace:
         judged = _judged(hop, dials, live)
@@ -153,20 +154,23 @@ def replay(record: Answer, dials: Dials, live: Dials) -> Replayed | Unknown:
             blocked=stopped if _blocked(hop, stopped) and hop.kept == judged.kept else None,
             last=hop.hop >= bound,
         )
-        tried = hop.decision == "rewrite" or (is_last and stopped in REWRITE_TRIED)
+        tried = hop.decision in decisions.LADDER or (is_last and stopped in REWRITE_TRIED) or hop.retry_calls > 0
+        hops.append(judged)
         if end is None:
             if not tried:
                 return Unknown("a hop that was never run")
-            if not _same_reasons(hop, judged):
+            before = record.trace[: len(hops)]
+            if not _same_reasons(hop, judged) or _ways(hops, taken) != _ways(before, taken):
                 return Unknown("a rewrite for other reasons")
             decision, stop = hop.decision, stopped
         else:
             decision, stop = end
-            calls -= tried
-        hops.append(dataclasses.replace(judged, decision=decision))
+            calls -= hop.retry_calls
+        hops[-1] = dataclasses.replace(judged, decision=decision)
         calls += hop.usage.lm_calls - _calls_of_answer(hop) * (bool(hop.kept) and not judged.kept)
-        if decision != "rewrite":
+        if decision not in decisions.LADDER:
             break
+        taken.append(decision)
     place = decisions.best_of([decisions.rank(h.answer, h.relevance, h.grounding, h.utility) for h in hops])
     best = hops[place]
     searched = not any(hop.outages for hop in record.trace[: len(hops)])
@@ -183,11 +187,12 @@ def replay(record: Answer, dials: Dials, live: Dials) -> Replayed | Unknown:
 def bound_of(record: Answer, live: Dials) -> int:
     """Hops that the recorded request might have taken; a trace does not say, but where it ended tells."""
     ran, last = len(record.trace), record.trace[-1]
-    if last.decision == "fallback" and record.stop_reason in AT_THE_BOUND and not _blocked(last, record.stop_reason):
+    ended = record.stop_reason in AT_THE_BOUND and not last.retry_calls
+    if last.decision == "fallback" and ended and not _blocked(last, record.stop_reason):
         return ran
     plan = STRATEGY_TABLE[record.strategy].plan
     usual = live.max_hops or (plan.max_hops if plan is not None else ran)
-    return max(usual, ran + (record.stop_reason in REWRITE_TRIED))
+    return max(usual, ran + (record.stop_reason in REWRITE_TRIED or last.retry_calls > 0))
 
 
 def differences(record: Answer, replayed: Replayed | Unknown) -> list[str]:
@@ -216,11 +221,13 @@ def _judged(hop: HopTrace, dials: Dials, live: Dials) -> ReplayedHop | Unknown:
         ids = [hit.passage.id for hit in hop.hits]
         chosen = decisions.kept(ids, relevance.passage_scores, dials.relevance)
         recorded = decisions.kept(ids, relevance.passage_scores, live.relevance)
-        # Where the passages did not fit into the prompt, the answer was written from fewer than were chosen.
-        if chosen not in (recorded, hop.kept):
-            if chosen:
+        if chosen != recorded:
+            # The answer of an overlapped hop was written from all hits; a later one may have been given up.
+            if chosen and not (hop.overlapped and hop.shown and hop.hop == 1):
                 return Unknown("an answer from other passages")
-            kept, answer, grounding, utility = (), "", None, None
+            kept = chosen
+            if not chosen:
+                answer, grounding, utility = "", None, None
     return ReplayedHop(
         kept,
         answer,
@@ -252,8 +259,19 @@ def _same_reasons(hop: HopTrace, judged: ReplayedHop) -> bool:
     return hop.kept == judged.kept and judged.passed[1:] == _flags(hop)[1:]
 
 
-def _calls_of_answer(hop: HopTrace) -> int:
-    """Calls for writing and judging an answer."""
-    return 1 + sum(
-        v is not None and (v.source == "lm" or v.error_kind is not None) for v in (hop.grounding, hop.utility)
+def _ways(hops: Sequence[HopTrace | ReplayedHop], taken: Sequence[Decision]) -> tuple[Decision, ...]:
+    """What might have been tried after the last of some hops."""
+    ranks = [decisions.rank(hop.answer, hop.relevance, hop.grounding, hop.utility) for hop in hops]
+    return decisions.actions(
+        how=taken[-1] if taken else None,
+        progress=decisions.progressed(ranks[:-1], ranks[-1]),
+        taken=taken,
+        proved=any(hop.kept for hop in hops),
     )
+
+
+def _calls_of_answer(hop: HopTrace) -> int:
+    """Calls for writing and judging an answer that would not have been made where no passage had stayed."""
+    verdicts = [v for v in (hop.grounding, hop.utility) if v is not None and not v.cached]
+    written = not hop.overlapped  # an overlapped answer is paid for before its passages are judged
+    return written + sum(v.source == "lm" or v.error_kind is not None for v in verdicts)

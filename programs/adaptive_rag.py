@@ -12,7 +12,8 @@ A newcomer reads this file first, then `self_rag.py`.
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import dspy
@@ -25,18 +26,30 @@ from programs.errors import LanguageModelError
 from programs.judges import Judges
 from programs.language import NAMES, detect_language, message
 from programs.lm import ask
+from programs.lookahead import Lookahead
 from programs.module import AsyncModule, Resources
 from programs.progress import emit
 from programs.retrieval.plan import RetrievalPlan
 from programs.rewriter import Rewriter
-from programs.router import Router
+from programs.router import SAFE_STRATEGY, Router
 from programs.self_rag import SelfRAG
-from programs.strategies import STRATEGY_TABLE
+from programs.strategies import INTENT_STRATEGY, STRATEGY_TABLE
 from signatures.answering import ReplyDirectly
 from signatures.records import Answer, Passage, RouteDecision
-from signatures.vocabulary import Status, StopReason, Strategy
+from signatures.vocabulary import Intent, Status, StopReason, Strategy
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What was asked: in the user's words, and so that it needs no history."""
+
+    question: str
+    asked: str
+    history: str
+    category: str | None
+    patch: Mapping[str, Any]
 
 
 class AdaptiveRAG(AsyncModule):
@@ -90,7 +103,12 @@ class AdaptiveRAG(AsyncModule):
         """
         RetrievalPlan().patched(dict(plan or {}))  # a wrong patch is an error whatever the router decides
         settings = self.resources.settings
-        account = Budget(seconds=settings.deadline, max_lm_calls=settings.max_lm_calls, max_tokens=settings.max_tokens)
+        account = Budget(
+            seconds=settings.deadline,
+            max_lm_calls=settings.max_lm_calls,
+            max_tokens=settings.max_tokens,
+            max_cost=settings.max_cost,
+        )
         with budget.spending(account):
             self._mark_untrusted(account)
             record = await self._answer(clean_question(question), category, history, strategy, plan or {})
@@ -115,20 +133,43 @@ class AdaptiveRAG(AsyncModule):
             text = message("too_long", language).replace("{length}", str(len(question))).replace("{limit}", str(limit))
             return _ending(question[:limit], _by_rule("太长"), "invalid_question", text)
         asked = await self._standalone(question, history)
-        decision = await self._decide(asked, history, forced)
-        emit("routed", decision=decision)
+        return await self._routed(_Request(question, asked, history, category, patch), forced)
+
+    async def _routed(self, request: _Request, forced: Strategy | None) -> Answer:
+        """Decide and follow; what is most likely searched is searched while the router thinks."""
+        begun: list[Lookahead] = []
+
+        def look_ahead(guess: Intent | None) -> None:
+            likely = SAFE_STRATEGY if guess is None else INTENT_STRATEGY.get(guess, SAFE_STRATEGY)
+            plan = STRATEGY_TABLE[likely].plan
+            if plan is not None:
+                planned = self._plan(plan, request.patch)
+                ahead = Lookahead.begin(self.resources.searcher, request.asked, planned, request.category)
+                begun.extend([ahead] if ahead is not None else [])
+
+        try:
+            decision = await self._decide(request, forced, look_ahead)
+            emit("routed", decision=decision)
+            return await self._follow(request, decision, begun[0] if begun else None)
+        finally:
+            for ahead in begun:
+                ahead.drop()
+
+    async def _follow(self, request: _Request, decision: RouteDecision, ahead: Lookahead | None) -> Answer:
+        language = detect_language(request.question)
         entry = STRATEGY_TABLE[decision.strategy]
         match entry.ending:
             case "reply":
-                return await self._reply(question, history, decision)
+                return await self._reply(request, decision)
             case "refuse":
-                return _ending(question, decision, "refused", message("refused", language))
+                return _ending(request.question, decision, "refused", message("refused", language))
             case "clarify":
                 lines = [f"{n}. {text}" for n, text in enumerate(decision.clarification_questions, start=1)]
-                return _ending(question, decision, "clarify", "\n".join([message("clarify", language), *lines]))
+                answer = "\n".join([message("clarify", language), *lines])
+                return _ending(request.question, decision, "clarify", answer)
             case "retrieve":
                 assert entry.plan is not None
-                return await self._retrieve(question, asked, category, decision, self._plan(entry.plan, patch))
+                return await self._retrieve(request, decision, self._plan(entry.plan, request.patch), ahead)
 
     async def _standalone(self, question: str, history: str) -> str:
         """The question without references to earlier turns; as it is where that fails."""
@@ -140,13 +181,15 @@ class AdaptiveRAG(AsyncModule):
             budget.current().note(f"对话改写失败，按原话检索：{error.message}")
             return question
 
-    async def _decide(self, question: str, history: str, forced: Strategy | None) -> RouteDecision:
+    async def _decide(
+        self, request: _Request, forced: Strategy | None, thinking: Callable[[Intent | None], None]
+    ) -> RouteDecision:
         if forced is None:
-            routed = await self.router.acall(question=question, history=history)
+            routed = await self.router.acall(question=request.asked, history=request.history, thinking=thinking)
             if routed.decision.error_kind is not None:
                 budget.current().note(f"路由：{routed.decision.reasoning}，已按 {routed.decision.strategy} 处理")
             return routed.decision  # type: ignore[no-any-return]
-        language = detect_language(question)
+        language = detect_language(request.asked)
         back = (message("clarify_1", language), message("clarify_2", language))
         return RouteDecision(
             intent="UNKNOWN",
@@ -163,27 +206,28 @@ class AdaptiveRAG(AsyncModule):
             plan = plan.model_copy(update={"max_hops": max_hops})
         return plan.patched(dict(patch))
 
-    async def _reply(self, question: str, history: str, decision: RouteDecision) -> Answer:
-        language = detect_language(question)
+    async def _reply(self, request: _Request, decision: RouteDecision) -> Answer:
+        language = detect_language(request.question)
         try:
             reply = await ask(
                 self.reply,
                 self.resources.lms["generator"],
                 role="generator",
-                history=history,
-                question=question,
+                history=request.history,
+                question=request.question,
                 answer_language=NAMES[language],
             )
             text = str(reply.answer).strip()
         except LanguageModelError as error:
             budget.current().note(f"语言模型：{error.message}")
             text = ""
-        return _ending(question, decision, "answered", text or message("greeting", language))
+        return _ending(request.question, decision, "answered", text or message("greeting", language))
 
     async def _retrieve(
-        self, question: str, asked: str, category: str | None, decision: RouteDecision, plan: RetrievalPlan
+        self, request: _Request, decision: RouteDecision, plan: RetrievalPlan, ahead: Lookahead | None
     ) -> Answer:
-        loop = await self.self_rag.acall(question=asked, plan=plan, category=category)
+        question = request.question
+        loop = await self.self_rag.acall(question=request.asked, plan=plan, category=request.category, ahead=ahead)
         language = detect_language(question)
         answer, citations = cite(loop.answer, loop.passages)
         status = _status(loop)

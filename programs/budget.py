@@ -4,10 +4,12 @@ A `Budget` is made for each request and reached through a context variable, so t
 hops, the judges and every retry below them draw on the same account. Nothing is counted on a module.
 """
 
+import asyncio
+import math
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Literal
@@ -47,12 +49,15 @@ class Budget:
         seconds: Wall time from the start of the request; None is no limit.
         max_lm_calls: Requests to language models, retries included.
         max_tokens: Prompt and completion tokens together, as endpoints report them.
+        max_cost: Money for them, by the prices of the endpoints that were asked. A reply whose cost is
+            unknown uses it up: a limit that cannot be checked must not be passed.
         degraded: What did not work, in words for the user, without doubles.
     """
 
     seconds: float | None = None
     max_lm_calls: int | None = None
     max_tokens: int | None = None
+    max_cost: float | None = None
     degraded: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -63,6 +68,11 @@ class Budget:
         self._prompt = 0
         self._cached = 0
         self._completion = 0
+        # When, and how much; None is unknown. With the moment, what was spent since a snapshot stays known
+        # where something before it was not.
+        self._costs: list[tuple[float, float | None]] = []
+        self._on_the_way: list[float] = []
+        self._freed = asyncio.Event()
 
     @property
     def remaining(self) -> float | None:
@@ -79,6 +89,10 @@ class Budget:
                 return "budget"
             if self.max_tokens is not None and self._prompt + self._completion >= self.max_tokens:
                 return "budget"
+            if self.max_cost is not None:
+                spent = self._spent()
+                if spent is None or spent >= self.max_cost:
+                    return "budget"
         return None
 
     def count_call(self) -> None:
@@ -86,9 +100,36 @@ class Budget:
         with self._lock:
             self._calls += 1
 
-    def count_tokens(self, *, prompt: int, cached: int, completion: int) -> None:
-        """Add what an endpoint reported for one reply."""
+    @asynccontextmanager
+    async def room(self, most: float) -> AsyncIterator[None]:
+        """Wait until what is left pays for the calls on their way; the block is one more call.
+
+        Calls side by side would each find the limit not reached, and pass it together. So close to it they
+        go one after the other, and together they pass it by one call at most. All of them run on the private
+        loop (`programs.background`).
+
+        Args:
+            most: What the call can cost at most.
+        """
+        if self.max_cost is None:
+            yield
+            return
+        while self._on_the_way and (self._spent() or 0.0) + sum(self._on_the_way) >= self.max_cost:
+            self._freed.clear()
+            await self._freed.wait()
+        self._on_the_way.append(most)
+        try:
+            yield
+        finally:
+            self._on_the_way.remove(most)
+            self._freed.set()
+
+    def count_tokens(self, *, prompt: int, cached: int, completion: int, cost: float | None = None) -> None:
+        """Add what an endpoint reported for one reply, and what that cost; None is unknown."""
+        if cost is None and self.max_cost is not None:
+            self.note("一次回复的花费无法得知（端点没有报告 token 数，或没有单价），不再调用模型")
         with self._lock:
+            self._costs.append((time.monotonic() - self._start, cost))
             self._prompt += prompt
             self._cached += cached
             self._completion += completion
@@ -113,20 +154,29 @@ class Budget:
 
     def usage(self, since: Usage | None = None) -> Usage:
         """What was spent, in all or since an earlier snapshot."""
-        now = time.monotonic()
         with self._lock:
+            now = time.monotonic()
             total = Usage(
                 lm_calls=self._calls,
                 prompt_tokens=self._prompt,
                 cached_tokens=self._cached,
                 completion_tokens=self._completion,
+                cost=self._spent(since.seconds if since is not None else None),
                 seconds=now - self._start,
                 lm_seconds=self._watches["lm"].total(now),
                 store_seconds=self._watches["store"].total(now),
             )
         if since is None:
             return total
-        return Usage(**{name: getattr(total, name) - getattr(since, name) for name in Usage.model_fields})
+        added = Usage.model_fields.keys() - {"cost"}
+        return Usage(cost=total.cost, **{name: getattr(total, name) - getattr(since, name) for name in added})
+
+    def _spent(self, since: float | None = None) -> float | None:
+        """Money for all replies, or those behind a moment; None where that of one is unknown."""
+        costs = [cost for moment, cost in self._costs if since is None or moment > since]
+        known = [cost for cost in costs if cost is not None]
+        # Without the last digits, in which sums of floating point numbers differ from those on paper.
+        return round(math.fsum(known), 12) if len(known) == len(costs) else None
 
 
 def current() -> Budget:

@@ -162,7 +162,7 @@ def build_enricher(
     """
     settings = settings or load_settings()
     ensure_models(settings, on_progress)
-    return Enricher(RoleLMs(settings), EnrichmentCache(settings.index_dir / "enrichment.sqlite"), summaries=summaries)
+    return Enricher(RoleLMs(settings), EnrichmentCache(settings.enrichment_file), summaries=summaries)
 
 
 @contextmanager

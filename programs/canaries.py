@@ -19,10 +19,12 @@ from typing import Any
 from programs import background, budget
 from programs.endpoint import Body, EndpointClient
 from programs.errors import LanguageModelError
-from programs.judges import GroundingJudge, Judges, Opinion, RelevanceJudge, UtilityJudge, hearing
+from programs.judges import GroundingJudge, Judges, RelevanceJudge, UtilityJudge
 from programs.lm import RoleLMs
+from programs.lm_line import EndpointSettings
+from programs.opinions import Opinion, hearing
 from programs.prompting import passage_of
-from programs.settings import ROLES, EndpointSettings
+from programs.settings import ROLES
 from programs.trust import JudgeTrust, judge_key, remember
 from signatures.canary_cases import CANARIES, PLANTED, Canary
 from signatures.records import Verdict

@@ -1,4 +1,6 @@
-"""The command `adaptive-rag`: ask, chat, index, doctor, and what is installed beside it. The only place that prints.
+"""The command `adaptive-rag`: ask, chat, doctor, `index_command`, and what is installed beside it.
+
+Only these two files print.
 
 Exit codes: 0 answered · 3 no checked answer (not in the knowledge base, a question back, or an answer
 that did not pass the checks) · 1 error · 2 wrong usage.
@@ -11,21 +13,19 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from programs.errors import AdaptiveRAGError, PlanError
+from programs import index_command
+from programs.errors import AdaptiveRAGError, DocumentError, PlanError
+from programs.exit_codes import ANSWERED, ERROR, NO_ANSWER, USAGE
 from signatures.vocabulary import STRATEGIES
 
 if TYPE_CHECKING:
-    from programs.rendering import Progress
-    from programs.retrieval.indexing import Indexer
-    from programs.retrieval.plan import Index
+    from programs.adaptive_rag import AdaptiveRAG
     from signatures.records import Answer
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
-ANSWERED, ERROR, USAGE, NO_ANSWER = 0, 1, 2, 3
 COMMANDS = "adaptive_rag.commands"
 """Entry point group; each entry is a function that configures the parser of its command and sets `run`."""
 
@@ -70,32 +70,7 @@ def _parser() -> "tuple[argparse.ArgumentParser, Commands]":
     chat.set_defaults(run=_chat)
 
     index = commands.add_parser("index", help="read files into the knowledge base")
-    index.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="files or folders")
-    index.add_argument("--category", help="category of documents that name none (default: their folder)")
-    index.add_argument("--code", action="store_true", help="read source files into the code index")
-    action = index.add_mutually_exclusive_group()
-    action.add_argument("--delete", action="store_true", help="remove the documents of PATH from the index")
-    index.add_argument("--prune", action="store_true", help="also remove documents whose file is gone")
-    action.add_argument("--rebuild", action="store_true", help="make the index anew; the old one serves until then")
-    index.add_argument(
-        "--enrich", action="store_true", help="first let the language model write questions for each passage"
-    )
-    index.add_argument(
-        "--ray",
-        nargs="?",
-        const="",
-        metavar="ADDRESS",
-        help="read and embed in the processes of a Ray cluster (none given: one on this machine)",
-    )
-    index.add_argument(
-        "--copy-to",
-        type=Path,
-        metavar="FILE",
-        help="copy all indexes (with --code that one) to the stores of the settings in FILE, reading no source",
-    )
-    index.add_argument("--summaries", action="store_true", help="with --enrich: also a summary of each passage")
-    index.add_argument("--yes", action="store_true", help="with --enrich: do not ask whether the cost is right")
-    index.set_defaults(run=_index)
+    index_command.configure(index)
 
     doctor = commands.add_parser("doctor", help="check language models, stores and settings")
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
@@ -151,8 +126,13 @@ def _ask(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(record.model_dump(mode="json"), ensure_ascii=False, indent=2))
     else:
-        print_answer(record, trace=arguments.trace)
+        print_answer(record, trace=arguments.trace, currency=_currency(rag))
     return _exit_code(record)
+
+
+def _currency(rag: "AdaptiveRAG") -> str:
+    """What money is shown in; "" where nothing has a price."""
+    return rag.resources.settings.currency if rag.resources.lms.paid else ""
 
 
 def _exit_code(record: "Answer") -> int:
@@ -188,84 +168,9 @@ def _chat(arguments: argparse.Namespace) -> int:
                     strategy=arguments.strategy,
                     plan=arguments.plan,
                 ).record
-            print_answer(record)
+            print_answer(record, currency=_currency(rag))
             conversation.add(line, record)
     return ANSWERED
-
-
-def _index(arguments: argparse.Namespace) -> int:
-    from programs.build import build_indexer
-    from programs.rendering import Progress, print_index_report
-
-    if arguments.copy_to:
-        return _copy(arguments)
-    if arguments.ray and Path(arguments.ray).exists():
-        # `--ray PATH`: what was meant is a path.
-        arguments.paths.append(Path(arguments.ray))
-        arguments.ray = ""
-    if not arguments.paths:
-        _usage("index needs at least one PATH")
-    missing = [str(path) for path in arguments.paths if not path.exists()]
-    if missing and not arguments.delete:
-        _usage(f"no such file or folder: {', '.join(missing)}")
-    index: Index = "code" if arguments.code else "documents"
-    with Progress(enabled=True) as progress, build_indexer(index, ray=arguments.ray) as indexer:
-        if arguments.delete:
-            report = indexer.delete(arguments.paths)
-        elif arguments.enrich and not _enrich(indexer, arguments, progress):
-            return NO_ANSWER
-        elif arguments.rebuild:
-            report = indexer.rebuild(arguments.paths, category=arguments.category, on_progress=progress.long_step)
-        else:
-            report = indexer.index_paths(
-                arguments.paths, category=arguments.category, prune=arguments.prune, on_progress=progress.long_step
-            )
-    print_index_report(report)
-    return ERROR if report.failed else ANSWERED
-
-
-def _copy(arguments: argparse.Namespace) -> int:
-    from programs.build import copy_stores
-    from programs.rendering import Progress, print_copy_report
-    from programs.stores import INDEXES
-
-    given = ("category", "delete", "prune", "rebuild", "enrich", "ray")
-    if arguments.paths or any(getattr(arguments, name) not in (None, False) for name in given):
-        _usage("index --copy-to goes with --code only: what is in the index is copied")
-    with Progress(enabled=True) as progress:
-        reports = copy_stores(
-            arguments.copy_to, ("code",) if arguments.code else INDEXES, on_progress=progress.long_step
-        )
-    for index, report in reports.items():
-        print_copy_report(index, report)
-    if not reports:
-        _usage("nothing to copy: the index is empty")
-    return ERROR if any(report.failed for report in reports.values()) else ANSWERED
-
-
-def _enrich(indexer: "Indexer", arguments: argparse.Namespace, progress: "Progress") -> bool:
-    """Write what is missing about the passages of the paths; False when the user does not want to pay."""
-    from programs.build import build_enricher
-    from programs.rendering import print_cost, print_failures
-    from programs.settings import load_settings
-
-    settings = load_settings()
-    enricher = build_enricher(settings, summaries=arguments.summaries, on_progress=progress.long_step)
-    passages = indexer.passages(arguments.paths, category=arguments.category)
-    cost = enricher.cost(passages)
-    print_cost(cost, settings)
-    if not cost.passages:
-        return True
-    if not arguments.yes and not _agreed():
-        return False
-    print_failures(enricher.run(passages, on_progress=progress.long_step))
-    return True
-
-
-def _agreed() -> bool:
-    if not sys.stdin.isatty():
-        _usage("--enrich needs --yes where nobody can be asked")
-    return input("继续？[y/N] ").strip().lower() in ("y", "yes", "是")
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -281,13 +186,9 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return ANSWERED if all(check.ok for check in checks) else ERROR
 
 
-def _usage(message: str) -> NoReturn:
-    print(f"adaptive-rag: {message}", file=sys.stderr)
-    raise SystemExit(USAGE)
-
-
 def _complain(error: AdaptiveRAGError) -> None:
-    print(f"adaptive-rag: {error.message}", file=sys.stderr)
+    path = f"{error.path}: " if isinstance(error, DocumentError) and error.path else ""
+    print(f"adaptive-rag: {path}{error.message}", file=sys.stderr)
     if error.hint:
         print(f"  {error.hint}", file=sys.stderr)
 

@@ -4,12 +4,16 @@
 recorded traces, for other thresholds. No calls, no clock, nothing kept.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from signatures.records import Verdict
 from signatures.vocabulary import Decision, Status, StopReason
 
 Rank = tuple[int, float, float, float]
+LADDER: tuple[Decision, ...] = ("rewrite", "decompose", "widen")
+"""What is tried after a hop that did not pass: other words, the parts of the question, other routes."""
+FLAT = 0.05
+"""Sum of the three scores that a hop has to gain on the best before it to count as nearer to an answer."""
 NOTHING_CAN_BE_SAID: tuple[StopReason, ...] = ("retrieval_unavailable", "lm_unavailable", "deadline", "budget")
 
 
@@ -47,6 +51,40 @@ def best_of(ranks: Sequence[Rank]) -> int:
     return max(range(len(ranks)), key=lambda place: ranks[place])
 
 
+def progressed(earlier: Sequence[Rank], now: Rank) -> bool:
+    """Whether a hop came nearer to an answer than every one before it; the first always did."""
+    if not earlier:
+        return True
+    best = max(earlier)
+    return now[0] > best[0] or (now[0] == best[0] and sum(now[1:]) > sum(best[1:]) + FLAT)
+
+
+def actions(*, how: Decision | None, progress: bool, taken: Collection[Decision], proved: bool) -> tuple[Decision, ...]:
+    """What may be tried next, in this order; a way that brought nothing is not gone again.
+
+    Args:
+        how: What led to the hop that has just failed, None for the first.
+        progress: Whether that hop came nearer to an answer.
+        taken: What led to earlier hops; a question is split once.
+        proved: Some hop kept a passage. Where none did, the parts of the question are as unknown as the whole.
+    """
+    start = 0 if how is None or progress else LADDER.index(how) + 1
+    left = LADDER[start:]
+    return tuple(one for one in left if one != "decompose" or (proved and one not in taken))
+
+
+def stands(now: Verdict, earlier: Iterable[Verdict]) -> Verdict:
+    """The verdict on an answer that was judged before: a stand-in does not overrule a language model's no.
+
+    Args:
+        now: The verdict of this hop.
+        earlier: Verdicts of the same judge on the same answer.
+    """
+    if now.source != "check":
+        return now
+    return next((one for one in earlier if one.source == "lm" and not one.passed and not one.unknown), now)
+
+
 def ending(
     *, passed: bool, limit: StopReason | None, blocked: StopReason | None, last: bool
 ) -> tuple[Decision, StopReason] | None:
@@ -67,10 +105,18 @@ def ending(
 
 
 def final_stop(stop: StopReason, *, answered: bool, searched: bool) -> StopReason:
-    """The stop reason of the request: "used up all hops" says too little where there is no answer."""
-    if stop == "max_hops" and not answered:
-        return "no_evidence" if searched else "retrieval_unavailable"
-    return stop
+    """The stop reason of the request: "used up all hops" says too little where there is no answer.
+
+    Args:
+        stop: Why the loop ended.
+        answered: Some hop has an answer.
+        searched: Every search of every hop worked.
+    """
+    if answered or stop not in ("max_hops", "no_progress"):
+        return stop
+    if not searched:
+        return "retrieval_unavailable"
+    return "no_evidence" if stop == "max_hops" else stop
 
 
 def status_of(*, passed: bool, answered: bool, stop: StopReason, searched: bool) -> Status:

@@ -19,13 +19,14 @@ from programs import background, budget
 from programs.build import ProgressCallback, build_resources, compiled_program, ensure_models
 from programs.canaries import run_canaries
 from programs.errors import AdaptiveRAGError, LanguageModelError
-from programs.judges import label_probabilities
+from programs.labels import label_probabilities
 from programs.lm import RoleLMs, ask
+from programs.lm_line import EndpointSettings
 from programs.retrieval.base import Embedder
 from programs.retrieval.embedding import load_embedder
 from programs.retrieval.plan import Index
 from programs.retrieval.tokens import tokenize
-from programs.settings import ROLES, EndpointSettings, Role, Settings, load_settings
+from programs.settings import ROLES, Role, Settings, load_settings
 from programs.stores import INDEXES, Stores
 from programs.tracing import start_tracing
 from programs.trust import JudgeTrust

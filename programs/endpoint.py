@@ -5,6 +5,8 @@ refused once is left out from then on (`_adjust`), so that the second request go
 """
 
 import asyncio
+import json
+import math
 import re
 import ssl
 import time
@@ -19,8 +21,9 @@ from dspy import lm15
 
 from programs.budget import Budget
 from programs.errors import AdaptiveRAGError
-from programs.replies import ReplyEmpty, ReplyTruncated, reply_text
-from programs.settings import EndpointSettings
+from programs.lm_line import EndpointSettings
+from programs.prices import cost_of
+from programs.replies import ReplyEmpty, ReplyTruncated, reply_text, reported_tokens
 
 Body = dict[str, Any]
 Address = tuple[str, str | None]
@@ -111,7 +114,7 @@ class EndpointClient:
         async with asyncio.timeout(budget.remaining):
             http, url = await self._connection()
             assert self._slots is not None
-            async with self._slots:
+            async with budget.room(self._most(body, budget)), self._slots:
                 if (limit := budget.exhausted()) is not None:
                     raise Deadline(f"the request's {limit} is used up", code=limit)
                 budget.count_call()
@@ -138,18 +141,22 @@ class EndpointClient:
             raise lm15.ServerError(f"{self.settings.label} did not answer in JSON", status=200) from error
         if not isinstance(reply, dict) or reply.get("error"):
             raise self._refusal(response)
-        usage = reply.get("usage") or {}
-        details = usage.get("prompt_tokens_details") or {}
-        prompt = int(usage.get("prompt_tokens") or 0)
-        budget.count_tokens(
-            prompt=prompt,
-            cached=int(details.get("cached_tokens") or 0),
-            completion=int(usage.get("completion_tokens") or 0),
-        )
-        if prompt and prompt < 0.4 * _least_tokens(body):
+        tokens = reported_tokens(reply)
+        budget.count_tokens(**tokens._asdict(), cost=cost_of(tokens, self.settings.price))
+        if tokens.reported and tokens.prompt < 0.4 * _least_tokens(body):
             # Ollama cuts long prompts without a word, instructions first.
-            budget.note(f"{self.settings.label}: 提示被服务端截断（只读了 {prompt} 个 token），请调大它的上下文")
+            budget.note(f"{self.settings.label}: 提示被服务端截断（只读了 {tokens.prompt} 个 token），请调大它的上下文")
         return reply
+
+    def _most(self, body: Body, budget: Budget) -> float:
+        """The most that a request can cost; 0 where money is not limited."""
+        if budget.max_cost is None:
+            return 0.0
+        if self.settings.price is None:
+            return math.inf
+        # A token is a byte at least, and the reply ends at its limit.
+        size = len(json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))
+        return self.settings.price.most(prompt=size, completion=body.get("max_tokens") or self.settings.context)
 
     def _refusal(self, response: httpx.Response) -> lm15.LM15Error:
         try:

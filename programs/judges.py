@@ -8,73 +8,29 @@ is UNKNOWN, which never passes.
 """
 
 import asyncio
-import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import dspy
-from pydantic import Field
 
 from programs import background, evidence
 from programs.decisions import reaches
 from programs.errors import LanguageModelError
 from programs.features import grounding_features, relevance_features, utility_features
+from programs.labels import aligned_labels, label_probabilities, numbered
 from programs.lm import ask
-from programs.logprobs import value_tokens
 from programs.module import AsyncModule, Resources
+from programs.opinions import Opinion, OpinionCache, judge_key, report
 from programs.prompting import passage_of, render_passages
 from programs.similarity import Similarity
 from programs.weighing import JudgeState, log_odds
 from signatures.judging import JudgeGrounding, JudgeRelevance, JudgeUtility
 from signatures.records import Hit, Passage, Verdict
-from signatures.vocabulary import NO, YES, FailureKind, JudgeName, Label
+from signatures.vocabulary import NO, YES, FailureKind, JudgeName
 
 _LOGPROBS = {"logprobs": True, "top_logprobs": 10}
 _REPAIRABLE: tuple[FailureKind, ...] = ("parse", "empty", "truncated")
-_ENTRY = re.compile(rf"(\d+)\s*[:：.、]?\s*({YES}|{NO})")
-Opinion = list[float | None]
-"""What the language model alone says: its probability of 是 for each label, None where it gave none."""
-_heard: ContextVar[list[Opinion] | None] = ContextVar("adaptive_rag_heard", default=None)
-
-
-@contextmanager
-def hearing() -> Iterator[list[Opinion]]:
-    """Collect the language model's own opinions in the block, before evidence is weighed."""
-    opinions: list[Opinion] = []
-    token = _heard.set(opinions)
-    try:
-        yield opinions
-    finally:
-        _heard.reset(token)
-
-
-def label_probabilities(prediction: dspy.Prediction, field: str = "verdict") -> list[float]:
-    """Probability of 是 at each place of a field where the model wrote 是 or 否, in order.
-
-    Token probabilities are those before any grammar, so both labels are among the alternatives.
-    Empty when the endpoint gives no log-probabilities.
-    """
-    found = []
-    for token in value_tokens(getattr(prediction, "logprobs", None), field):
-        if _label(token["token"]) is None:
-            continue
-        mass: dict[Label, float] = {YES: 0.0, NO: 0.0}
-        for option in token.get("top_logprobs") or [token]:
-            label = _label(option["token"])
-            if label is not None:
-                mass[label] += math.exp(option["logprob"])
-        if sum(mass.values()) > 0:
-            found.append(mass[YES] / (mass[YES] + mass[NO]))
-    return found
-
-
-def _label(token: str) -> Label | None:
-    stripped = token.strip(" \"'0123456789:：，,{}[]")
-    return next((label for label in (YES, NO) if label == stripped), None)
 
 
 class _Judge(AsyncModule):
@@ -112,36 +68,51 @@ class _Judge(AsyncModule):
             # The same request would give the same reply at temperature 0.
             return await ask(self.judge, lm, role="judge", config={**_LOGPROBS, "temperature": 0.5}, **inputs)
 
-    def _report(self, opinion: Opinion) -> Opinion:
-        heard = _heard.get()
-        if heard is not None:
-            heard.append(opinion)
-        return opinion
+    @property
+    def _identity(self) -> str:
+        return judge_key(self.name, self.judge, self.resources.lms.identity("judge"))
 
-    def _score(self, reply: dspy.Prediction) -> float:
-        """The language model's own probability of 是."""
+    async def _opinion(self, *asked: str, **inputs: Any) -> tuple[float, str, bool]:
+        """The language model's probability of 是, its reason, and whether both were known without a call.
+
+        Args:
+            asked: What the opinion depends on.
+            inputs: The signature's.
+
+        Raises:
+            LanguageModelError: No usable reply.
+        """
+        key = OpinionCache.key(self._identity, *asked)
+        known = self.resources.opinions.get(key)
+        if known is not None:
+            return *known, True
+        reply = await self._ask(**inputs)
         probabilities = label_probabilities(reply)
         score = probabilities[0] if probabilities else float(reply.verdict == YES)
-        self._report([score])
-        return score
+        report([score])
+        reason = reply.reason.strip()
+        self.resources.opinions.put(key, score, reason)
+        return score, reason, False
 
     def _verdict(self, score: float | None, reason: str, **more: Any) -> dspy.Prediction:
         passed = reaches(score, self.threshold)
         verdict = Verdict(judge=self.name, score=score, passed=passed, reason=reason, **more)
         return dspy.Prediction(verdict=verdict, score=score, passed=passed, reason=reason)
 
-    def _labelled(
-        self, reply: dspy.Prediction, features: Mapping[str, float] | None, seen: Mapping[str, float]
+    def _weighed(
+        self,
+        opinion: tuple[float, str, bool],
+        features: Mapping[str, float] | None,
+        seen: Mapping[str, float],
     ) -> dspy.Prediction:
-        score = self._score(reply)
-        reason = reply.reason.strip()
+        score, reason, cached = opinion
         if self._state is None or features is None:
-            return self._verdict(score, reason, evidence=dict(seen))
+            return self._verdict(score, reason, cached=cached, evidence=dict(seen))
         weighed = self._state.weighed.probability({**features, "lm": log_odds(score)})
         if (weighed >= self.threshold) != (score >= 0.5):
             # The sentence would contradict the verdict.
             reason = f"语言模型的判断是“{YES if score >= 0.5 else NO}”，与其他依据合起来不成立（{reason}）"
-        return self._verdict(weighed, reason, evidence={**seen, **features, "lm": score})
+        return self._verdict(weighed, reason, cached=cached, evidence={**seen, **features, "lm": score})
 
     def _alone(self, features: Mapping[str, float]) -> float | None:
         """Probability without a language model; None where it would be a guess."""
@@ -172,17 +143,29 @@ class RelevanceJudge(_Judge):
         if not items:
             return self._verdict(0.0, "没有检索到任何资料", source="rule")
         features = await self._features(lambda near: relevance_features(question, items, near))
-        try:
-            scores = await self.opinion(question=question, passages=items)
-        except LanguageModelError as error:
-            return self._without_lm(question, items, features, error)
-        if self._state is not None and features is not None:
-            weigh = self._state.weighed.probability
-            scores = [
-                self._alone(own) if score is None else weigh({**own, "lm": log_odds(score)})
-                for own, score in zip(features, scores, strict=True)
-            ]
-        return self._combined(items, scores)
+        identity = self._identity
+        keys = [OpinionCache.key(identity, question, item.heading, item.text) for item in items]
+        known = [self.resources.opinions.get(key) for key in keys]
+        scores: Opinion = [None if one is None else one[0] for one in known]
+        missing = [place for place, one in enumerate(known) if one is None]
+        failed: LanguageModelError | None = None
+        if missing:
+            try:
+                found = await self.opinion(question=question, passages=[items[place] for place in missing])
+            except LanguageModelError as error:
+                failed = error
+            else:
+                for place, score in zip(missing, found, strict=True):
+                    scores[place] = score
+                    if score is not None:
+                        self.resources.opinions.put(keys[place], score)
+        scores = [
+            self._score(question, item, None if features is None else features[place], score, failed is not None)
+            for place, (item, score) in enumerate(zip(items, scores, strict=True))
+        ]
+        if failed is not None:
+            return self._combined(items, scores, source="check", error_kind=failed.kind)
+        return self._combined(items, scores, cached=not missing)
 
     async def opinion(self, *, question: str, passages: Sequence[Passage | Hit | str]) -> Opinion:
         """What the language model alone says of each passage.
@@ -191,25 +174,28 @@ class RelevanceJudge(_Judge):
             LanguageModelError: No usable reply.
         """
         items = [passage_of(item) for item in passages]
-        signature = _numbered(self.judge.signature, len(items))
+        signature = numbered(self.judge.signature, len(items))
         reply = await self._ask(passages=render_passages(items), question=question, signature=signature)
         labels = aligned_labels(reply.verdicts, len(items))
         probabilities = label_probabilities(reply, "verdicts")
         scores: Opinion = [None if label is None else float(label == YES) for label in labels]
         if len(probabilities) == len(items) and None not in labels:
             scores = list(probabilities)
-        return self._report(scores)
+        return report(scores)
 
-    def _without_lm(
-        self, question: str, items: list[Passage], features: list[dict[str, float]] | None, error: LanguageModelError
-    ) -> dspy.Prediction:
-        if features is not None:
-            scores = [self._alone(own) for own in features]
-        else:
-            overlaps = [evidence.term_overlap(question, f"{p.heading}\n{p.text}") for p in items]
-            # Shared words are a sign; that there are few is none, as the right passage may use others.
-            scores = [overlap if overlap >= self.threshold else None for overlap in overlaps]
-        return self._combined(items, scores, source="check", error_kind=error.kind)
+    def _score(
+        self, question: str, item: Passage, features: Mapping[str, float] | None, score: float | None, failed: bool
+    ) -> float | None:
+        """A passage's score from what the language model said of it, or from what can be seen without one."""
+        if self._state is not None and features is not None:
+            if score is None:
+                return self._alone(features)
+            return self._state.weighed.probability({**features, "lm": log_odds(score)})
+        if score is not None or not failed:
+            return score
+        overlap = evidence.term_overlap(question, f"{item.heading}\n{item.text}")
+        # Shared words are a sign; that there are few is none, as the right passage may use others.
+        return overlap if overlap >= self.threshold else None
 
     def _combined(self, items: list[Passage], scores: list[float | None], **more: Any) -> dspy.Prediction:
         known = [score for score in scores if score is not None]
@@ -248,10 +234,10 @@ class GroundingJudge(_Judge):
             return self._verdict(0.0, reason, source="check", evidence=found.features)
         features = await self._features(lambda near: grounding_features(question, answer, items, near))
         try:
-            reply = await self._ask(passages=render_passages(items), question=question, answer=answer)
+            opinion = await self._asked(question, answer, items)
         except LanguageModelError as error:
             return self._checked(found, features, error.kind)
-        return self._labelled(reply, features, found.features)
+        return self._weighed(opinion, features, found.features)
 
     async def opinion(self, *, question: str, answer: str, passages: Sequence[Passage | Hit | str]) -> Opinion:
         """What the language model alone says, also where a rule would decide without it.
@@ -259,9 +245,13 @@ class GroundingJudge(_Judge):
         Raises:
             LanguageModelError: No usable reply.
         """
-        items = [passage_of(item) for item in passages]
-        reply = await self._ask(passages=render_passages(items), question=question, answer=answer)
-        return [self._score(reply)]
+        return [(await self._asked(question, answer, [passage_of(item) for item in passages]))[0]]
+
+    async def _asked(self, question: str, answer: str, items: Sequence[Passage]) -> tuple[float, str, bool]:
+        shown = [text for item in items for text in (item.heading, item.text)]
+        return await self._opinion(
+            question, answer, *shown, passages=render_passages(items), question=question, answer=answer
+        )
 
     def _checked(
         self, found: evidence.Support, features: Mapping[str, float] | None, kind: FailureKind
@@ -297,14 +287,14 @@ class UtilityJudge(_Judge):
             return self._verdict(0.0, "没有给出答案", source="rule")
         features = await self._features(lambda near: utility_features(question, answer, near))
         try:
-            reply = await self._ask(question=question, answer=evidence.strip_citations(answer))
+            opinion = await self._asked(question, answer)
         except LanguageModelError as error:
             # Without fitted features, whether a text answers a question cannot be checked from its words.
             score = None if features is None else self._alone(features)
             reason = "语言模型没有给出判断" if score is None else "没有语言模型的判断，由用词和形式得出"
             source: Any = "lm" if score is None else "check"
             return self._verdict(score, reason, source=source, error_kind=error.kind)
-        return self._labelled(reply, features, {})
+        return self._weighed(opinion, features, {})
 
     async def opinion(self, *, question: str, answer: str) -> Opinion:
         """What the language model alone says, also where a rule would decide without it.
@@ -312,8 +302,11 @@ class UtilityJudge(_Judge):
         Raises:
             LanguageModelError: No usable reply.
         """
-        reply = await self._ask(question=question, answer=evidence.strip_citations(answer))
-        return [self._score(reply)]
+        return [(await self._asked(question, answer))[0]]
+
+    async def _asked(self, question: str, answer: str) -> tuple[float, str, bool]:
+        plain = evidence.strip_citations(answer)
+        return await self._opinion(question, plain, question=question, answer=plain)
 
 
 class Judges(dspy.Module):
@@ -332,23 +325,3 @@ class Judges(dspy.Module):
             self.utility.acall(question=question, answer=answer),
         )
         return grounding.verdict, utility.verdict
-
-
-def _numbered(signature: type[dspy.Signature], count: int) -> type[dspy.Signature]:
-    """The signature with a pattern that asks for exactly one label for each of `count` passages."""
-    pattern = "^" + " ".join(f"{n}({YES}|{NO})" for n in range(1, count + 1)) + "$"
-    field = signature.output_fields["verdicts"]
-    extra = dict(field.json_schema_extra or {})
-    numbered: type[dspy.Signature] = signature.delete("verdicts").append(
-        "verdicts", Field(pattern=pattern, json_schema_extra=extra), str
-    )
-    return numbered
-
-
-def aligned_labels(text: str, count: int) -> list[str | None]:
-    """Label of each passage by its number; None where it is missing or contradicts itself."""
-    labels: list[set[str]] = [set() for _ in range(count)]
-    for number, label in _ENTRY.findall(text):
-        if 1 <= int(number) <= count:
-            labels[int(number) - 1].add(label)
-    return [next(iter(found)) if len(found) == 1 else None for found in labels]

@@ -18,8 +18,9 @@ from programs.adapter import FieldAdapter
 from programs.endpoint import Address, EndpointClient
 from programs.engine import AsyncEngine, Engine
 from programs.errors import LanguageModelError
+from programs.lm_line import EndpointSettings
 from programs.replies import ReplyEmpty, ReplyTruncated
-from programs.settings import ROLES, EndpointSettings, Role, Settings
+from programs.settings import ROLES, Role, Settings
 from signatures.vocabulary import FailureKind
 
 MAX_TOKENS: dict[Role, int] = {"router": 256, "generator": 768, "judge": 200, "reflection": 4096}
@@ -65,6 +66,12 @@ class RoleLMs:
     def parallel(self, role: Role) -> bool:
         """Whether two requests of the role are faster side by side than one after the other."""
         return self._endpoints[role][0].concurrency > 1
+
+    @property
+    def paid(self) -> bool:
+        """Whether answering a question may cost money, as far as prices are known."""
+        asked = (one for role in ROLES if role != "reflection" for one in self._endpoints[role])
+        return any(one.price is not None and not one.price.free for one in asked)
 
     def warm_up(self) -> None:
         """Begin to load embedded models in the background; whoever asks first waits for the rest."""
@@ -134,7 +141,7 @@ def failure_kind(error: Exception) -> FailureKind:
     return next((kind for cls, kind in _KINDS if isinstance(error, cls)), "rejected")
 
 
-def _wanted_trace() -> list[Any] | None:
+def wanted_trace() -> list[Any] | None:
     """Where an optimizer or a user collects calls; None for DSPy's default list, which only grows."""
     trace: list[Any] | None = dspy.settings.trace
     return None if trace is main_thread_config["trace"] else trace
@@ -153,7 +160,7 @@ async def ask(predict: dspy.Predict, lm: dspy.LM, *, role: Role, **inputs: Any) 
         LanguageModelError: No usable reply, for whatever reason; `.kind` says why.
     """
     try:
-        with dspy.context(adapter=_ADAPTER, disable_history=True, trace=_wanted_trace()):
+        with dspy.context(adapter=_ADAPTER, disable_history=True, trace=wanted_trace()):
             return await predict.acall(lm=lm, **inputs)
     except dspy.DSPyError as error:
         kind = failure_kind(error)

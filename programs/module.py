@@ -12,6 +12,7 @@ import dspy
 from programs import background
 from programs.classifier import IntentClassifier
 from programs.lm import RoleLMs
+from programs.opinions import OpinionCache
 from programs.settings import Settings
 from programs.similarity import Similarity
 from programs.weighing import JudgeState
@@ -38,6 +39,7 @@ class Resources:
             model's probability as it is.
         similarity: Compares texts for the judges that weigh; None where none does.
         state: The compiled state that is used.
+        opinions: What judges' language models said, kept.
         classifier: First stage of the router; None leaves every question to the language model.
         close: Closes the stores; the program cannot search afterwards.
     """
@@ -50,6 +52,7 @@ class Resources:
     similarity: Similarity | None = None
     state: "CompiledState | None" = None
     classifier: IntentClassifier | None = None
+    opinions: OpinionCache = field(default_factory=OpinionCache, repr=False)
     close: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Resources":

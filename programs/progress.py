@@ -17,7 +17,7 @@ class Event:
         stage: What.
         hop: In which hop, 0 before the first.
         data: routed: `decision`; searching: `queries`; found: `hits`; judged: `verdict`;
-            rewriting: `query`.
+            rewriting: `query` and `how`.
     """
 
     stage: Stage

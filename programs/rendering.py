@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
@@ -10,15 +11,15 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
+from programs.prices import shown_money
 from programs.progress import Event, listening
-from signatures.records import Answer, HopTrace, Verdict
+from signatures.records import Answer, HopTrace, Usage, Verdict
 
 if TYPE_CHECKING:
     from programs.doctor import Check
     from programs.retrieval.copying import CopyReport
     from programs.retrieval.enriching import EnrichmentCost
     from programs.retrieval.index_report import IndexReport
-    from programs.settings import Settings
 
 _JUDGE_NAMES = {"relevance": "相关", "grounding": "有据", "utility": "有用"}
 _STATUS = {
@@ -114,28 +115,35 @@ def _verdict_text(verdict: Verdict | None) -> str:
     return f"{name} {'✓' if verdict.passed else '✗'} {verdict.score:.2f}"
 
 
-def print_answer(record: Answer, *, trace: bool = False) -> None:
-    """The answer, its sources, and one line on how it came about."""
+def print_answer(record: Answer, *, trace: bool = False, currency: str = "") -> None:
+    """The answer, its sources, and one line on how it came about.
+
+    Args:
+        record: The result.
+        trace: Also a table of the hops.
+        currency: What money is shown in; "" shows none, where nothing has a price.
+    """
     out = _out()
     out.print(Text(record.answer))
     for citation in record.citations:
         out.print(Text(f"  [{citation.number}] {citation.heading}（{citation.location}）", style="cyan"))
     label, colour = _STATUS[record.status]
     usage = record.usage
-    summary = Text(f"{label} · ", style=colour)
-    summary.append(
-        f"{record.decision.intent} → {record.strategy} · {len(record.trace)} 轮 · {record.stop_reason} · "
-        f"{usage.lm_calls} 次模型调用 · {usage.prompt_tokens}+{usage.completion_tokens} token · {usage.seconds:.1f} 秒",
-        style="dim",
-    )
-    out.print(summary)
+    facts = [f"{record.decision.intent} → {record.strategy}", f"{len(record.trace)} 轮", record.stop_reason]
+    facts += [f"{usage.lm_calls} 次模型调用", *_tokens_and_money(usage, currency), f"{usage.seconds:.1f} 秒"]
+    out.print(Text(f"{label} · ", style=colour).append(" · ".join(facts), style="dim"))
     for text in record.degraded:
         out.print(Text(f"! {text}", style="yellow"))
     if trace:
-        _print_trace(record, out)
+        _print_trace(record, out, currency)
 
 
-def _print_trace(record: Answer, out: Console) -> None:
+def _tokens_and_money(usage: Usage, currency: str) -> list[str]:
+    tokens = f"{usage.prompt_tokens}+{usage.completion_tokens} token"
+    return [tokens, shown_money(usage.cost, currency)] if currency else [tokens]
+
+
+def _print_trace(record: Answer, out: Console, currency: str) -> None:
     decision = record.decision
     out.print(Text(f"理由：{decision.reasoning}（{decision.source}，置信度 {decision.confidence:.2f}）"))
     if not record.trace:
@@ -145,13 +153,13 @@ def _print_trace(record: Answer, out: Console) -> None:
     for name in ("轮", "检索语句", "段落（分数，路线，相关）", "答案", "判断", "决定", "花费"):
         table.add_column(name, overflow="fold")
     for hop in record.trace:
-        table.add_row(*(Text(cell) for cell in _trace_cells(hop, best=record.best_hop == hop.hop)))
+        table.add_row(*(Text(cell) for cell in _trace_cells(hop, currency, best=record.best_hop == hop.hop)))
     # A pipe has no width of its own, and a folded table of 80 columns cannot be read.
     wide = out if out.is_terminal else Console(width=160, highlight=False)
     wide.print(table)
 
 
-def _trace_cells(hop: HopTrace, *, best: bool) -> tuple[str, ...]:
+def _trace_cells(hop: HopTrace, currency: str, *, best: bool) -> tuple[str, ...]:
     scores = hop.relevance.passage_scores if hop.relevance is not None else {}
     passages = []
     for hit in hop.hits:
@@ -169,7 +177,7 @@ def _trace_cells(hop: HopTrace, *, best: bool) -> tuple[str, ...]:
         hop.answer or "（无）",
         "\n".join(lines),
         hop.decision + (f"\n→ {hop.rewritten_query}" if hop.rewritten_query else ""),
-        f"{usage.lm_calls} 次\n{usage.prompt_tokens}+{usage.completion_tokens} token\n{usage.seconds:.1f} 秒",
+        "\n".join([f"{usage.lm_calls} 次", *_tokens_and_money(usage, currency), f"{usage.seconds:.1f} 秒"]),
     )
 
 
@@ -198,16 +206,21 @@ def print_copy_report(index: str, report: "CopyReport") -> None:
     print_failures(report.failed)
 
 
+def print_export(file: Path, count: int, without: int) -> None:
+    """How much was exported, and what of it is missing."""
+    rest = f"；另有 {without} 段没有写过" if without else ""
+    _out().print(Text(f"{file}：{count} 段的问题和摘要{rest}"))
+
+
 def _enriched(report: "IndexReport") -> str:
     return f"（{report.enriched} 段带问题或摘要）" if report.enriched else ""
 
 
-def print_cost(cost: "EnrichmentCost", settings: "Settings") -> None:
+def print_cost(cost: "EnrichmentCost", currency: str) -> None:
     """What enriching will cost."""
     calls = f"要为 {cost.passages} 段写问题（已有 {cost.cached} 段）：{cost.model} 调用 {cost.calls} 次"
     tokens = f"约 {cost.prompt_tokens:,} 个输入 token、{cost.completion_tokens:,} 个输出 token"
-    money = settings.price(cost.prompt_tokens, cost.completion_tokens)
-    priced = f"，约 {money:.2f}（按设置的单价）" if money is not None else ""
+    priced = f"，约 {shown_money(cost.money, currency)}（按设置的单价）" if cost.money else ""
     _out().print(Text(f"{calls}，{tokens}{priced}"))
 
 

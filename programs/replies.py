@@ -10,6 +10,8 @@ from typing import Any
 
 import dspy
 
+from programs.prices import Tokens
+
 _OPEN, THOUGHT_END = "<think>", "</think>"
 
 
@@ -19,6 +21,17 @@ class ReplyTruncated(dspy.LMError):
 
 class ReplyEmpty(dspy.LMError):
     """The reply has no text, or only an unfinished thought."""
+
+
+def reported_tokens(body: Mapping[str, Any]) -> Tokens:
+    """The usage record of a chat completion; zeros where there is none."""
+    usage = body.get("usage") or {}
+    details = usage.get("prompt_tokens_details") or {}
+    return Tokens(
+        prompt=int(usage.get("prompt_tokens") or 0),
+        cached=int(details.get("cached_tokens") or 0),
+        completion=int(usage.get("completion_tokens") or 0),
+    )
 
 
 def strip_thoughts(text: str) -> str:

@@ -6,7 +6,7 @@ is asked back.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import dspy
@@ -38,12 +38,16 @@ class Router(AsyncModule):
         self.ask_back = dspy.Predict(AskBack)
         self.resources = resources
 
-    async def aforward(self, *, question: str, history: str = "") -> dspy.Prediction:
+    async def aforward(
+        self, *, question: str, history: str = "", thinking: Callable[[Intent | None], None] | None = None
+    ) -> dspy.Prediction:
         """Decide where a question goes.
 
         Args:
             question: The question.
             history: Earlier turns as text, "" at the start.
+            thinking: Called with the classifier's guess before the language model is asked, for work that
+                can be done meanwhile.
 
         Returns:
             `decision`, and its fields `intent`, `confidence`, `strategy`, `reasoning` and
@@ -63,6 +67,8 @@ class Router(AsyncModule):
             return await self._decided(
                 question, history, opinion.best, confidence, strategy, "由分类器判断", source="classifier"
             )
+        if thinking is not None:
+            thinking(None if opinion is None else opinion.best)
         try:
             reply = await ask(
                 self.classify,

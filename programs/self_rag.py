@@ -1,11 +1,11 @@
-"""The bounded loop: retrieve, judge, answer, judge, and finish, rewrite or give up honestly.
+"""The bounded loop: retrieve, judge, answer, judge, and finish, look further or give up honestly.
 
     for each hop, at most `max_hops`:
         search the query (the parts of the question side by side where the plan says so)
         relevance: keep the passages that hold what the question needs
-        generate from what was kept
+        generate from them; where the endpoints take two requests at once, beside the relevance judge
         grounding and utility of the answer, side by side
-        finish if all three pass, else rewrite the query with the reasons
+        finish if all three pass, else search for what no hop has seen (`programs.next_search`)
     the best-judged hop is the result
 
 The loop never raises: what fails ends it with a reason and the best hop so far. Method after
@@ -13,9 +13,8 @@ Self-RAG (Asai et al., 2023, arXiv:2310.11511), with prompts instead of trained 
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import dspy
 
@@ -24,17 +23,16 @@ from programs.errors import LanguageModelError
 from programs.judges import Judges
 from programs.language import NAMES, detect_language
 from programs.lm import ask
+from programs.lookahead import Lookahead
 from programs.module import AsyncModule, Resources
+from programs.next_search import NextSearch, Turn, limit_of, ways
 from programs.progress import emit
 from programs.prompting import render_passages
-from programs.retrieval.pipeline import SearchResult
-from programs.retrieval.plan import RetrievalPlan, RouteName
+from programs.retrieval.plan import RetrievalPlan
 from programs.rewriter import Rewriter
 from signatures.answering import AnswerFromPassages
 from signatures.records import Hit, HopTrace, Passage, Usage, Verdict
 from signatures.vocabulary import Decision, StopReason
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -42,20 +40,20 @@ class _Hop:
     """A hop in the making; becomes a `HopTrace`."""
 
     number: int
-    query: str
-    parts: tuple[str, ...] = ()
+    turn: Turn
+    before: Usage
     answer: str = ""
     hits: tuple[Hit, ...] = ()
     kept: tuple[Passage, ...] = ()
+    shown: tuple[Passage, ...] = ()
+    overlapped: bool = False
     relevance: Verdict | None = None
     grounding: Verdict | None = None
     utility: Verdict | None = None
     decision: Decision = "fallback"
     rewritten: str = ""
-    degraded: tuple[str, ...] = ()
-    outages: tuple[RouteName, ...] = ()
+    retry_calls: int = 0
     reasons: list[str] = field(default_factory=list)
-    before: Usage = field(default_factory=lambda: budget.current().usage())
 
     @property
     def passed(self) -> bool:
@@ -68,18 +66,21 @@ class _Hop:
     def trace(self) -> HopTrace:
         return HopTrace(
             hop=self.number,
-            query=self.query,
-            parts=self.parts,
+            query=self.turn.query,
+            parts=self.turn.parts,
             answer=self.answer,
             hits=self.hits,
             kept=tuple(passage.id for passage in self.kept),
+            shown=tuple(passage.id for passage in self.shown),
+            overlapped=self.overlapped,
             relevance=self.relevance,
             grounding=self.grounding,
             utility=self.utility,
             decision=self.decision,
             rewritten_query=self.rewritten,
-            degraded=self.degraded,
-            outages=self.outages,
+            retry_calls=self.retry_calls,
+            degraded=self.turn.found.degraded,
+            outages=self.turn.found.outages,
             usage=budget.current().usage(self.before),
         )
 
@@ -94,13 +95,21 @@ class SelfRAG(AsyncModule):
         self.rewriter = Rewriter(resources)
         self.resources = resources
 
-    async def aforward(self, *, question: str, plan: RetrievalPlan, category: str | None = None) -> dspy.Prediction:
+    async def aforward(
+        self,
+        *,
+        question: str,
+        plan: RetrievalPlan,
+        category: str | None = None,
+        ahead: Lookahead | None = None,
+    ) -> dspy.Prediction:
         """Answer a question from the index.
 
         Args:
             question: A question that needs no history.
             plan: What each hop searches, and how many hops there may be.
             category: Only passages of this category; None for all.
+            ahead: A search for the question that was begun already.
 
         Returns:
             `answer` ("" when there is none), `passages` it was written from, `passed` (all judges),
@@ -111,34 +120,36 @@ class SelfRAG(AsyncModule):
         account = budget.current()
         hops: list[_Hop] = []
         traces: list[HopTrace] = []
-        tried: list[str] = []
         proved: dict[str, Hit] = {}
-        query = question
+        search = NextSearch(self.resources, self.rewriter, question, plan, category)
         stop: StopReason = "max_hops"
-        for number in range(1, plan.max_hops + 1):
-            hop = _Hop(number, query)
+        before = account.usage()
+        turn: Turn | None = await search.first(ahead)
+        while turn is not None:
+            hop = _Hop(len(hops) + 1, turn, before)
+            blocked = await self._turn(hop, question, plan, proved, hops)
             hops.append(hop)
-            blocked = await self._turn(hop, question, plan, category, proved)
-            tried += [query, *hop.parts]
-            end = decisions.ending(
-                passed=hop.passed, limit=account.exhausted(), blocked=blocked, last=number == plan.max_hops
-            )
+            turn = None
+            last = hop.number == plan.max_hops
+            end = decisions.ending(passed=hop.passed, limit=account.exhausted(), blocked=blocked, last=last)
             if end is not None:
                 hop.decision, stop = end
             else:
-                hop.rewritten, stop = await self._rewrite(question, tried, hop)
-                if hop.rewritten:
-                    hop.decision, query = "rewrite", hop.rewritten
-                    emit("rewriting", number, query=query)
+                calls = account.usage().lm_calls
+                open_ways = ways([one.rank for one in hops], search, hop.turn.how, proved=bool(proved))
+                turn, stop = await search.after(hop.number, hop.reasons, open_ways)
+                hop.retry_calls = account.usage().lm_calls - calls
+                if turn is not None:
+                    assert turn.how is not None
+                    hop.decision, hop.rewritten = turn.how, turn.query
             traces.append(hop.trace())
-            if hop.decision != "rewrite":
-                break
+            before = account.usage()
         best = hops[decisions.best_of([hop.rank for hop in hops])]
-        searched = not any(hop.outages for hop in hops)
+        searched = not any(hop.turn.found.outages for hop in hops)
         stop = decisions.final_stop(stop, answered=bool(best.answer), searched=searched)
         return dspy.Prediction(
             answer=best.answer,
-            passages=best.kept if best.answer else (),
+            passages=best.shown if best.answer else (),
             passed=best.passed,
             stop_reason=stop,
             trace=tuple(traces),
@@ -148,57 +159,61 @@ class SelfRAG(AsyncModule):
         )
 
     async def _turn(
-        self, hop: _Hop, question: str, plan: RetrievalPlan, category: str | None, proved: dict[str, Hit]
+        self, hop: _Hop, question: str, plan: RetrievalPlan, proved: dict[str, Hit], earlier: Sequence[_Hop]
     ) -> StopReason | None:
         """One hop up to its verdicts; a stop reason where the loop cannot go on."""
-        found = await self._search(hop, plan, category)
-        hop.degraded, hop.outages = found.degraded, found.outages
-        new = [hit for hit in found.hits if hit.passage.id not in proved]
-        # Half of the places are for what is new, so that a full first hop does not shut it out.
-        new = new[: max(plan.top_k - len(proved), plan.top_k // 2)]
-        hop.hits = (*[*proved.values()][: plan.top_k - len(new)], *new)
+        found = hop.turn.found
+        hop.hits = found.hits
+        if plan.decompose or hop.turn.how in ("decompose", "widen"):
+            # What is looked for now adds to what earlier hops proved.
+            new = [hit for hit in found.hits if hit.passage.id not in proved]
+            # Half of the places are for what is new, so that a full first hop does not shut it out.
+            new = new[: max(plan.top_k - len(proved), plan.top_k // 2, 1)]
+            hop.hits = (*[*proved.values()][: plan.top_k - len(new)], *new)
         emit("found", hop.number, hits=hop.hits)
         if not hop.hits and found.outages:
             hop.reasons.append("检索暂时不可用")
             return "retrieval_unavailable"
         try:
-            await self._judge_relevance(hop, question)
-            if hop.kept:
-                if plan.decompose:
-                    # A later hop adds to what earlier ones proved.
-                    proved.update({hit.passage.id: hit for hit in hop.hits if hit.passage in hop.kept})
-                await self._answer(hop, question)
+            if await self._write(hop, question, [{passage.id for passage in one.shown} for one in earlier]):
+                await self._judge_answer(hop, question, earlier)
+            proved.update({hit.passage.id: hit for hit in hop.hits if hit.passage in hop.kept})
         except LanguageModelError as error:
             hop.reasons.append(error.message)
             budget.current().note(f"语言模型：{error.message}")
             return limit_of(error) or "lm_unavailable"
         return None
 
-    async def _search(self, hop: _Hop, plan: RetrievalPlan, category: str | None) -> SearchResult:
-        degraded: list[str] = []
+    async def _write(self, hop: _Hop, question: str, earlier: Sequence[set[str]]) -> bool:
+        """Judge the passages and write an answer; whether one was written, from more than earlier hops had."""
+        writing: asyncio.Task[str] | None = None
+        if hop.hits and self._overlaps:
+            hop.overlapped = True
+            writing = asyncio.create_task(self._generate(question, hop, tuple(hit.passage for hit in hop.hits)))
+        try:
+            await self._judge_relevance(hop, question)
+            kept = {passage.id for passage in hop.kept}
+            if kept and any(kept <= shown for shown in earlier):
+                hop.reasons.append("没有找到新的相关资料")
+            elif kept:
+                hop.answer = await (writing or self._generate(question, hop, hop.kept))
+                return True
+            hop.shown = ()
+            return False
+        finally:
+            if writing is not None and not writing.done():
+                writing.cancel()
+            elif writing is not None:
+                writing.exception()  # looked at, also where nobody needs the answer any more
 
-        async def attempt(wanted: bool, call: Awaitable[T], default: T, name: str) -> T:
-            if not wanted:
-                call.close()  # type: ignore[attr-defined]  # a coroutine that is not needed
-                return default
-            try:
-                return await call
-            except LanguageModelError as error:
-                degraded.append(f"{name}: {error.message}")
-                return default
+    @property
+    def _overlaps(self) -> bool:
+        """Whether an answer is written while its passages are judged.
 
-        write = self.rewriter
-        parts, rewritten, imagined = await asyncio.gather(
-            attempt(plan.decompose and hop.number == 1, write.parts(hop.query), [hop.query], "decompose"),
-            attempt("rewritten" in plan.routes, write.formal(hop.query), "", "rewritten"),
-            attempt("hypothetical" in plan.routes, write.hypothetical(hop.query), "", "hypothetical"),
-        )
-        hop.parts = tuple(parts) if len(parts) > 1 else ()
-        emit("searching", hop.number, queries=tuple(parts))
-        found = await self.resources.searcher.search(
-            parts, plan, category=category, rewritten=rewritten, hypothetical=imagined
-        )
-        return SearchResult(found.hits, (*degraded, *found.degraded), found.outages)
+        Where requests wait for each other this would only be later, and from passages that are not relevant.
+        """
+        lms = self.resources.lms
+        return self.resources.settings.overlap and lms.parallel("generator") and lms.parallel("judge")
 
     async def _judge_relevance(self, hop: _Hop, question: str) -> None:
         judged = await self.judges.relevance.acall(question=question, passages=hop.hits)
@@ -211,19 +226,20 @@ class SelfRAG(AsyncModule):
         if not hop.kept:
             hop.reasons.append(verdict.reason)
 
-    async def _answer(self, hop: _Hop, question: str) -> None:
-        hop.answer = await self._generate(question, hop)
+    async def _judge_answer(self, hop: _Hop, question: str, earlier: Sequence[_Hop]) -> None:
         if not hop.answer:
             hop.reasons.append("检索到的资料里没有答案")
-        hop.grounding, hop.utility = await self.judges.answer(question, hop.answer, hop.kept)
+        grounding, utility = await self.judges.answer(question, hop.answer, hop.shown)
+        same = [one for one in earlier if one.answer == hop.answer]
+        hop.grounding = decisions.stands(grounding, [one.grounding for one in same if one.grounding is not None])
+        hop.utility = decisions.stands(utility, [one.utility for one in same if one.utility is not None])
         for verdict in (hop.grounding, hop.utility):
             emit("judged", hop.number, verdict=verdict)
             if hop.answer and not verdict.passed and verdict.reason:
                 hop.reasons.append(verdict.reason)
 
-    async def _generate(self, question: str, hop: _Hop) -> str:
+    async def _generate(self, question: str, hop: _Hop, everything: tuple[Passage, ...]) -> str:
         """The answer, "" where the passages hold none; with fewer passages when they do not fit."""
-        everything = hop.kept
         for passages in (everything, everything[: len(everything) // 2]):
             try:
                 reply = await ask(
@@ -239,25 +255,7 @@ class SelfRAG(AsyncModule):
                     raise
                 budget.current().note("资料超出模型的上下文，已去掉排名靠后的段落")
                 continue
-            hop.kept = passages
+            hop.shown = passages
             answer = str(reply.answer).strip()
             return "" if evidence.is_refusal(answer) else answer
         raise AssertionError("the second attempt returns or raises")
-
-    async def _rewrite(self, question: str, tried: Sequence[str], hop: _Hop) -> tuple[str, StopReason]:
-        """The next query, or "" with the reason why there is none."""
-        try:
-            reply = await self.rewriter.acall(question=question, tried_queries=tried, reasons=hop.reasons)
-        except LanguageModelError as error:
-            return "", limit_of(error) or "rewrite_failed"
-        return (reply.query, "max_hops") if reply.changed else ("", "no_progress")
-
-
-def limit_of(error: LanguageModelError) -> StopReason | None:
-    """The limit of the request that an error stands for, if it is one."""
-    match error.kind:
-        case "deadline":
-            return "deadline"
-        case "budget":
-            return "budget"
-    return None

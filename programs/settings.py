@@ -1,72 +1,29 @@
 """The only reader of the environment: one frozen record, every secret masked.
 
 Variables are called `ADAPTIVE_RAG_` and the field's name, from the environment or from `.env` in
-the working directory (the environment wins). A language model is one line:
-
-    local                                   the embedded model, no key and no service
-    local:qwen2.5-coder-0.5b                the smaller embedded model
-    qwen-plus@https://host/v1?key=MY_KEY    any OpenAI-compatible endpoint; MY_KEY names a variable
-    a@http://one/v1 b@http://two/v1         several, tried in this order
-
-Options behind `?`, joined by `&`: `key` (name of the variable with the API key), `thinking` (`off`
-asks the model not to think, `on` lets it, `auto` sends nothing), `context` (tokens), `concurrency`
-(requests at once), `timeout` (seconds for one reply).
+the working directory (the environment wins). How a language model is written stands in `programs.lm_line`.
 """
 
 import os
 import re
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
-from urllib.parse import parse_qsl, urlsplit
+from typing import Literal, get_args
 
 from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from programs import prices
 from programs.errors import SettingsError
+from programs.lm_line import Common, EndpointSettings, read_endpoint
+from programs.prices import Price, price_of
 
 PREFIX = "ADAPTIVE_RAG_"
 ENV_FILE = ".env"
 Role = Literal["router", "generator", "judge", "reflection"]
-N = TypeVar("N", int, float)
-_OPTIONS = ("key", "thinking", "context", "concurrency", "timeout")
-_ENDPOINT = re.compile(r"(.+?)@(https?://.+)")
 _VARIABLE = re.compile(r"[A-Z][A-Z_]{1,40}[0-9]{0,2}")
-Thinking = Literal["auto", "off", "on"]
 ROLES: tuple[Role, ...] = get_args(Role)
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointSettings:
-    """Where one language model is reached.
-
-    Attributes:
-        model: Name that the endpoint knows, or the name of an embedded model.
-        base_url: Address ending in `/v1`; "" for the embedded model.
-        api_key: Sent as a bearer token; None sends none.
-        thinking: Whether the model is asked to think.
-        context: Tokens that prompt and reply may have together.
-        concurrency: Most requests in flight.
-        timeout: Seconds that one reply may take.
-    """
-
-    model: str
-    base_url: str = ""
-    api_key: SecretStr | None = None
-    thinking: Thinking = "auto"
-    context: int = 8192
-    concurrency: int = 8
-    timeout: float = 60.0
-
-    @property
-    def embedded(self) -> bool:
-        return not self.base_url
-
-    @property
-    def label(self) -> str:
-        """Model and address without anything secret; the identity that calibrations are tied to."""
-        return self.model if self.embedded else f"{self.model}@{self.base_url}"
 
 
 class Settings(BaseSettings):
@@ -107,12 +64,24 @@ class Settings(BaseSettings):
     compiled: Path | None = Field(default=None, description="compiled state (JSON); none takes what is promoted")
     use_compiled: bool = Field(default=True, description="off runs the prompts and judges as they are written")
     max_hops: int | None = Field(default=None, ge=1, le=10, description="turns of the loop; none takes the strategy's")
+    overlap: bool = Field(default=True, description="write the answer while passages are judged, where endpoints can")
     deadline: float = Field(default=180.0, gt=0, description="seconds for one question")
     max_lm_calls: int = Field(default=40, ge=1, description="language model calls for one question")
     max_tokens: int = Field(default=100_000, ge=1, description="tokens for one question")
     max_question_chars: int = Field(default=4000, ge=1, description="a longer question is refused")
-    prompt_price: float | None = Field(default=None, ge=0, description="money for a million prompt tokens")
-    completion_price: float | None = Field(default=None, ge=0, description="money for a million completion tokens")
+    max_cost: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="money for one question")
+    prompt_price: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="money for a million prompt tokens"
+    )
+    cached_price: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="of those, the ones in a prefix cache; none is the same"
+    )
+    completion_price: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="money for a million completion tokens"
+    )
+    currency: str = Field(
+        default="元", pattern=r"^[^\s\x00-\x1f]{1,8}$", description="what prices are in; only shown, never converted"
+    )
     tracking_uri: str | None = Field(default=None, description="MLflow; none traces nothing")
 
     @field_validator("home", mode="after")
@@ -128,67 +97,46 @@ class Settings(BaseSettings):
     def index_dir(self) -> Path:
         return self.home / "index"
 
-    def price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
-        """Money for tokens, in the currency of the prices; None where no price is set."""
-        if self.prompt_price is None and self.completion_price is None:
-            return None
-        return (prompt_tokens * (self.prompt_price or 0.0) + completion_tokens * (self.completion_price or 0.0)) / 1e6
+    @property
+    def enrichment_file(self) -> Path:
+        return self.index_dir / "enrichment.sqlite"
+
+    @property
+    def common_price(self) -> Price | None:
+        """What endpoints cost that name no price of their own; None is unknown.
+
+        Raises:
+            SettingsError: Half of a price is set.
+        """
+        try:
+            return price_of({name: getattr(self, name) for name in prices.NAMES})
+        except ValueError as error:
+            raise SettingsError(
+                f"{PREFIX}PROMPT_PRICE and {PREFIX}COMPLETION_PRICE belong together.", hint="0 is a price too."
+            ) from error
 
     def endpoints(self, role: Role) -> tuple[EndpointSettings, ...]:
         """The endpoints of a role, in the order in which they are tried.
 
         Raises:
-            SettingsError: The line cannot be read; the message names the variable.
+            SettingsError: The line cannot be read, or money is limited and an endpoint has no price; the
+                message names the variable.
         """
         own = getattr(self, f"{role}_lm")
         variable = PREFIX + (f"{role}_lm" if own else "lm").upper()
         entries = (own or self.lm).split()
         if not entries:
             raise SettingsError(f"{variable} is empty.", hint="Set it to `local` or to MODEL@URL.")
-        return tuple(self._endpoint(entry, variable) for entry in entries)
-
-    def _endpoint(self, entry: str, variable: str) -> EndpointSettings:
-        # No message shows the line itself: a key or a password may have got into it.
-        name, _, options_text = entry.partition("?")
-        options = dict(parse_qsl(options_text, keep_blank_values=True))
-        if set(options) - set(_OPTIONS):
-            raise SettingsError(f"{variable}: unknown option behind `?`; there are {', '.join(_OPTIONS)}.")
-        if name == "local" or name.startswith("local:"):
-            # One request at a time: on a few CPU cores two at once are no faster, and with a single
-            # slot the judges find the passages that the generator has just evaluated.
-            model, base_url = name.partition(":")[2] or "qwen2.5-coder-1.5b", ""
-            defaults: dict[str, float] = {"concurrency": 1, "timeout": 120.0}
-        else:
-            found = _ENDPOINT.fullmatch(name)
-            if found is None or not _callable(found[2]):
-                raise SettingsError(
-                    f"{variable}: an endpoint cannot be read.",
-                    hint="Write `local`, or MODEL@URL such as qwen-plus@https://host/v1?key=MY_KEY.",
-                )
-            model, base_url = found[1], found[2]
-            if "@" in urlsplit(base_url).netloc:
-                raise SettingsError(f"{variable}: put no password into the address; use ?key=VARIABLE.")
-            defaults = {"concurrency": 8, "timeout": 60.0}
-        key = self.api_key
-        if "key" in options:
-            key = SecretStr(_variable(options["key"], variable))
-        if key is not None and base_url:
-            key = _header_key(key, variable if "key" in options else f"{PREFIX}API_KEY")
-        thinking = options.get("thinking", "auto")
-        if thinking not in get_args(Thinking):
-            raise SettingsError(f"{variable}: thinking is auto, off or on.")
-        try:
-            return EndpointSettings(
-                model=model,
-                base_url=base_url.rstrip("/"),
-                api_key=key if base_url else None,
-                thinking=thinking,  # type: ignore[arg-type]  # checked above
-                context=_positive(int(options.get("context", 8192))),
-                concurrency=_positive(int(options.get("concurrency", defaults["concurrency"]))),
-                timeout=_positive(float(options.get("timeout", defaults["timeout"]))),
+        common = Common(self.api_key, f"{PREFIX}API_KEY", self.common_price, partial(_variable, asked_by=variable))
+        found = tuple(read_endpoint(entry, variable, common) for entry in entries)
+        # Reflection never takes part in answering a question.
+        if self.max_cost is not None and role != "reflection" and any(one.price is None for one in found):
+            raise SettingsError(
+                f"{PREFIX}MAX_COST limits money, and an endpoint of {variable} has no price.",
+                hint=f"Put ?prompt_price=…&completion_price=… behind it (0 where it is free), or set "
+                f"{PREFIX}PROMPT_PRICE and {PREFIX}COMPLETION_PRICE for all endpoints.",
             )
-        except ValueError as error:
-            raise SettingsError(f"{variable}: context, concurrency and timeout are positive numbers.") from error
+        return found
 
 
 def _variable(name: str, asked_by: str) -> str:
@@ -197,32 +145,6 @@ def _variable(name: str, asked_by: str) -> str:
     if not value:
         shown = f"the variable {name}" if _VARIABLE.fullmatch(name) else "the variable that ?key= names"
         raise SettingsError(f"{asked_by}: {shown} is not set.", hint="?key= takes a name, never the key itself.")
-    return value
-
-
-def _callable(address: str) -> bool:
-    """Whether an address names a host, and a port that there is."""
-    try:
-        parts = urlsplit(address)
-        return bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        return False
-
-
-def _header_key(key: SecretStr, variable: str) -> SecretStr:
-    """A key as a header carries it: a line end that was copied with it is gone."""
-    text = key.get_secret_value().strip()
-    if not text.isascii() or not text.isprintable():
-        raise SettingsError(
-            f"{variable}: the API key holds characters that no key has.",
-            hint="Copy it again; a placeholder such as 你的密钥 is no key.",
-        )
-    return SecretStr(text)
-
-
-def _positive(value: N) -> N:
-    if not value > 0 or value == float("inf"):
-        raise ValueError(value)
     return value
 
 

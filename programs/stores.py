@@ -64,7 +64,7 @@ class Stores:
         self.settings = settings
         self.embedder = embedder
         settings.index_dir.mkdir(parents=True, exist_ok=True)
-        self.enrichments = EnrichmentCache(settings.index_dir / "enrichment.sqlite")
+        self.enrichments = EnrichmentCache(settings.enrichment_file)
         self.catalog = _Once(lambda: Catalog(settings.index_dir / "catalog.sqlite"))
         self._dense = {index: _Once(partial(self._open_dense, index)) for index in INDEXES}
         self._text = {index: _Once(partial(self._open_text, index)) for index in INDEXES}

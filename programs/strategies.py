@@ -24,10 +24,13 @@ class StrategyEntry:
     plan: RetrievalPlan | None = None
 
 
+_ROUTES: tuple[RouteName, ...] = ("dense", "text", "questions")
 _QUESTIONS_FIRST: dict[RouteName, float] = {"questions": 2.0}
 """Questions that were written for a passage are worded as users word theirs: by far the best single route. Summaries
-made the fusion worse, so no plan asks for them, nor for the imagined passage, which costs a call of seconds
-(`optimize/LOG.md`); `--plan '{"routes": [...]}'` switches any of them on."""
+made the fusion worse, so no plan begins with them, nor with a paraphrase or an imagined passage, which cost a call
+of seconds each (`optimize/LOG.md`); `--plan '{"routes": [...]}'` switches any of them on."""
+_LOOK_FURTHER: tuple[RouteName, ...] = ("summaries",)
+"""Added where the first routes brought nothing that answers."""
 
 STRATEGY_TABLE: Mapping[Strategy, StrategyEntry] = MappingProxyType(
     {
@@ -35,26 +38,33 @@ STRATEGY_TABLE: Mapping[Strategy, StrategyEntry] = MappingProxyType(
         "fast_retrieval": StrategyEntry(
             "retrieve",
             RetrievalPlan(
-                routes=("dense", "text", "questions"), top_k=3, rough_top_k=8, weights=_QUESTIONS_FIRST, max_hops=2
+                routes=_ROUTES,
+                top_k=3,
+                rough_top_k=8,
+                weights=_QUESTIONS_FIRST,
+                fallback_routes=_LOOK_FURTHER,
+                max_hops=2,
             ),
         ),
         "standard_retrieval": StrategyEntry(
             "retrieve",
             RetrievalPlan(
-                routes=("dense", "text", "questions", "rewritten"),
+                routes=_ROUTES,
                 top_k=5,
                 rough_top_k=8,
                 weights=_QUESTIONS_FIRST,
+                fallback_routes=_LOOK_FURTHER,
                 max_hops=2,
             ),
         ),
         "deep_search": StrategyEntry(
             "retrieve",
             RetrievalPlan(
-                routes=("dense", "text", "questions"),
+                routes=_ROUTES,
                 top_k=8,
                 rough_top_k=8,
                 weights=_QUESTIONS_FIRST,
+                fallback_routes=_LOOK_FURTHER,
                 decompose=True,
                 max_hops=3,
             ),
@@ -64,10 +74,11 @@ STRATEGY_TABLE: Mapping[Strategy, StrategyEntry] = MappingProxyType(
             # Identifiers are words, not meanings: BM25 carries the higher weight.
             RetrievalPlan(
                 index="code",
-                routes=("dense", "text", "questions"),
+                routes=_ROUTES,
                 top_k=5,
                 rough_top_k=10,
                 weights={"text": 2.0, "questions": 2.0},
+                fallback_routes=_LOOK_FURTHER,
                 max_hops=2,
             ),
         ),

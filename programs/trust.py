@@ -4,8 +4,6 @@ A judge that failed its planted cases stays marked until a later run of at least
 belongs to a language model with a prompt: another of either is another judge, which nobody has looked at yet.
 """
 
-import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +13,7 @@ import dspy
 from filelock import FileLock
 from pydantic import Field, ValidationError
 
-from programs.state import signature_digest
+from programs.opinions import judge_key
 from signatures.records import Probability, Record
 from signatures.vocabulary import JudgeName
 
@@ -52,13 +50,6 @@ class _Marks(Record):
 
     format: int = 1
     judges: dict[str, JudgeTrust] = Field(default_factory=dict)
-
-
-def judge_key(name: JudgeName, predict: dspy.Predict, lm: str) -> str:
-    """Twelve digits that change with the language model, and with every word of the judge's prompt."""
-    demos = [dict(demo) for demo in predict.demos]
-    prompt = json.dumps([name, signature_digest(predict.signature), demos], ensure_ascii=False, default=str)
-    return hashlib.sha256(f"{lm}\0{prompt}".encode("utf-8", "replace")).hexdigest()[:12]
 
 
 def remember(home: Path, found: Mapping[str, JudgeTrust]) -> None:

@@ -92,6 +92,7 @@ class Verdict(Record):
         source: `lm` a language model's label; `rule` decided without a call;
             `check` the deterministic check that stands in for a judge that failed.
         error_kind: Why the language model gave no verdict, where it did not.
+        cached: Whether the language model said so earlier, about the same text, and was not asked again.
         passage_scores: Relevance only: score by passage id, None where unknown.
         evidence: Features that were weighed, by name.
     """
@@ -102,6 +103,7 @@ class Verdict(Record):
     reason: str = ""
     source: Literal["lm", "rule", "check"] = "lm"
     error_kind: FailureKind | None = None
+    cached: bool = False
     passage_scores: dict[str, Probability | None] = Field(default_factory=dict)
     evidence: dict[str, float] = Field(default_factory=dict)
 
@@ -163,6 +165,8 @@ class Usage(Record):
         prompt_tokens: As the endpoint reported.
         cached_tokens: Of these, the ones the endpoint took from its prefix cache.
         completion_tokens: As the endpoint reported.
+        cost: Money for these tokens, in the currency of the prices; None where the price of a language model
+            that was asked, or what it used, is unknown. 0 for the embedded one.
         seconds: Wall time.
         lm_seconds: Wall time with at least one language model call in flight.
         store_seconds: Wall time with at least one store or embedding call in flight.
@@ -172,6 +176,7 @@ class Usage(Record):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    cost: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
     seconds: float = 0.0
     lm_seconds: float = 0.0
     store_seconds: float = 0.0
@@ -186,10 +191,14 @@ class HopTrace(Record):
         parts: Sub-questions that were searched side by side (deep_search), else empty.
         answer: What was written, "" when nothing was.
         hits: What was found, best first.
-        kept: Ids of the passages that the answer was written from.
+        kept: Ids of the passages that the relevance judge left.
+        shown: Ids of the passages that the answer was written from, in the order of their numbers: those
+            that were kept, or all hits where the answer was written while they were judged.
+        overlapped: Whether the answer was written while the passages were judged.
         relevance, grounding, utility: The verdicts; None where a judge did not run.
         decision: How the hop ended.
         rewritten_query: The next hop's query, "" when there is none.
+        retry_calls: Language model calls of this hop that looked for what to search next.
         degraded: Parts that failed without ending the hop, such as `text: timeout`.
         outages: Routes of retrieval that failed: then "not found" may not be said.
         usage: What the hop cost.
@@ -201,11 +210,14 @@ class HopTrace(Record):
     answer: str = ""
     hits: tuple[Hit, ...] = ()
     kept: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+    overlapped: bool = False
     relevance: Verdict | None = None
     grounding: Verdict | None = None
     utility: Verdict | None = None
     decision: Decision
     rewritten_query: str = ""
+    retry_calls: int = Field(default=0, ge=0)
     degraded: tuple[str, ...] = ()
     outages: tuple[str, ...] = ()
     usage: Usage = Usage()

@@ -20,7 +20,13 @@ Strategy = Literal[
 ]
 """The road a question takes; `programs.strategies` says what each does."""
 
-Decision = Literal["finish", "rewrite", "fallback"]
+Decision = Literal[
+    "finish",
+    "rewrite",  # go on with other words
+    "decompose",  # go on with the parts of the question
+    "widen",  # go on with more routes, among what no hop has seen
+    "fallback",
+]
 """What a hop ends with."""
 
 JudgeName = Literal["relevance", "grounding", "utility"]
@@ -43,7 +49,7 @@ StopReason = Literal[
     "no_retrieval",  # the strategy does not retrieve
     "max_hops",
     "no_evidence",
-    "no_progress",  # the next hop would repeat a query that was searched already
+    "no_progress",  # neither other words nor the parts nor other routes find anything new
     "rewrite_failed",
     "deadline",
     "budget",

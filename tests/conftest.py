@@ -121,9 +121,10 @@ def make_rag(stores_k: Any, corpus_k: Sequence[Any], embedder: Any) -> Iterator[
     `make_rag(script, passages=…, dense=…, text=…, reranker=…, thresholds=…, judges=…, options=…, **settings)`:
     `judges` are states of judges that weigh evidence,
     `passages` instead of corpus K go into stores in memory, `dense` and `text` replace a store (stores in
-    memory are filled), `options` is put behind the endpoint's line, such as `?timeout=1`.
+    memory are filled), `endless` finds a new passage for every other query, `options` is put behind the
+    endpoint's line, such as `?timeout=1`.
     """
-    from memory_store import MemoryDenseStore, MemoryTextStore
+    from memory_store import EndlessTextStore, MemoryDenseStore, MemoryTextStore
     from scripted_lm import helpful, scripted_lm
 
     from programs.adaptive_rag import AdaptiveRAG
@@ -145,8 +146,10 @@ def make_rag(stores_k: Any, corpus_k: Sequence[Any], embedder: Any) -> Iterator[
             thresholds: dict[str, float] | None = None,
             judges: dict[str, Any] | None = None,
             options: str = "",
+            endless: bool = False,
             **settings: Any,
         ) -> Bench:
+            text = EndlessTextStore() if endless else text
             lm = stack.enter_context(scripted_lm(script or helpful()))
             if passages is not None or dense is not None or text is not None:
                 dense = dense or MemoryDenseStore(embedder.dimension)

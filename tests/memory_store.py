@@ -5,6 +5,7 @@ from a real one at will. Search itself is simple: cosine by numpy, and shared wo
 """
 
 import copy
+import hashlib
 import math
 import threading
 from collections import Counter
@@ -17,6 +18,7 @@ import numpy as np
 from programs.errors import StoreMismatch, StoreUnavailable
 from programs.retrieval.base import Kind, Match, Row, Vector
 from programs.retrieval.tokens import query_terms, tokenize
+from signatures.records import Passage
 
 
 class _Memory:
@@ -136,3 +138,19 @@ class MemoryTextStore(_Memory):
                 score = sum(math.log(1 + len(rows) / spread[word]) for word in shared)
                 matches.append(Match(row.id, row.passage, score))
         return sorted(matches, key=lambda match: (-match.score, match.row_id))[:top_k]
+
+
+class EndlessTextStore(MemoryTextStore):
+    """A `TextStore` in which every other query finds one passage more, as it does in a large knowledge base."""
+
+    def search(self, query: str, *, top_k: int, kind: Kind = "passage", category: str | None = None) -> list[Match]:
+        found = super().search(query, top_k=top_k, kind=kind, category=category)
+        digest = hashlib.sha256(query.encode()).hexdigest()[:8]
+        more = Passage(
+            id=f"more-{digest}",
+            document_id="more.md",
+            category=category or "",
+            text=f"七天无理由退货，运费由买家承担（{digest}）。",
+        )
+        best = found[0].score if found else 1.0
+        return [Match(more.id, more, best + 1.0), *found][:top_k]

@@ -1,5 +1,6 @@
 """The README is executed: its commands, its Python, its settings table."""
 
+import json
 import os
 import re
 import shlex
@@ -29,6 +30,8 @@ def docs(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "leave.md").write_text("# 年假\n\n## 结转\n\n最多结转 5 天。\n", encoding="utf-8")
     (tmp_path / "there.env").write_text(f"ADAPTIVE_RAG_HOME={tmp_path / 'there'}\n", encoding="utf-8")
+    enrichment = {"key": "0" * 64, "model": "written", "questions": ["结转几天"]}
+    (folder / "enrichment.jsonl").write_text(json.dumps(enrichment), encoding="utf-8")
     (folder / "a.py").write_text("def refresh():\n    return 1\n", encoding="utf-8")
     return folder
 

@@ -40,6 +40,7 @@ class EnrichmentCost:
         cached: Passages that have one.
         calls: Requests to the language model.
         prompt_tokens, completion_tokens: Estimates.
+        money: Estimate, by the price of the language model; None where that is unknown.
         model: Which language model.
     """
 
@@ -48,6 +49,7 @@ class EnrichmentCost:
     calls: int
     prompt_tokens: int
     completion_tokens: int
+    money: float | None
     model: str
 
 
@@ -81,12 +83,15 @@ class Enricher:
         read = sum(TOKENS_PER_BYTE * len(f"{p.heading}{p.text}".encode("utf-8", "replace")) for p in missing)
         per_passage = 2 if self._summaries else 1
         calls = per_passage * len(missing)
+        tokens = {"prompt": round(per_passage * read) + PROMPT_TOKENS * calls, "completion": COMPLETION_TOKENS * calls}
+        price = self._lms.endpoints("generator")[0].price
         return EnrichmentCost(
             passages=len(missing),
             cached=len({enrichment_key(passage) for passage in passages}) - len(missing),
             calls=calls,
-            prompt_tokens=round(per_passage * read) + PROMPT_TOKENS * calls,
-            completion_tokens=COMPLETION_TOKENS * calls,
+            prompt_tokens=tokens["prompt"],
+            completion_tokens=tokens["completion"],
+            money=None if price is None else price.amount(**tokens),
             model=self._model,
         )
 

@@ -94,6 +94,22 @@ def read_enrichments(path: Path) -> list[Enrichment]:
     return found
 
 
+def write_enrichments(path: Path, enrichments: Iterable[Enrichment]) -> None:
+    """Write records into a file that `read_enrichments` reads; it is written whole or not at all.
+
+    Raises:
+        DocumentError: The file cannot be written.
+    """
+    lines = (json.dumps(one.model_dump(mode="json"), ensure_ascii=False) + "\n" for one in enrichments)
+    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        fresh.write_text("".join(lines), encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise DocumentError(f"cannot be written: {error.strerror}", path=str(path)) from error
+
+
 class EnrichmentCache:
     """All enrichments of this machine, in one SQLite file that is made at the first write.
 

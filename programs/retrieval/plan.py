@@ -33,6 +33,8 @@ class RetrievalPlan(BaseModel):
         rerank: Whether the fused candidates are scored again.
         score_threshold: Fused or reranked hits below it are dropped; in [0, 1].
         weights: Weight of a route in the fusion, from 0 up; 1.0 where not named.
+        fallback_routes: Routes that are added once the others bring nothing new; a patch that names `routes`
+            and not these leaves none.
         route_timeout: Seconds after which a route is given up.
         decompose: Whether the question is split and each part searched.
         max_hops: Most turns of the loop, at least 1.
@@ -47,9 +49,22 @@ class RetrievalPlan(BaseModel):
     rerank: bool = True
     score_threshold: float = Field(default=0.0, ge=0.0, le=1.0)
     weights: dict[RouteName, Annotated[float, Field(ge=0.0, allow_inf_nan=False)]] = Field(default_factory=dict)
+    fallback_routes: tuple[RouteName, ...] = ()
     route_timeout: float = Field(default=10.0, gt=0.0, le=300.0)
     decompose: bool = False
     max_hops: int = Field(default=2, ge=1, le=10)
+
+    def widened(self) -> "RetrievalPlan":
+        """The plan that looks further: with the fallback routes, and deeper into each."""
+        routes = tuple(dict.fromkeys([*self.routes, *self.fallback_routes]))
+        return self.model_copy(
+            update={
+                "routes": routes,
+                "rough_top_k": min(2 * self.rough_top_k, 200),
+                "top_k": min(4 * self.top_k, 50),
+                "decompose": False,
+            }
+        )
 
     def patched(self, patch: dict[str, Any]) -> "RetrievalPlan":
         """This plan with `patch` laid over it, nested dictionaries key by key.
@@ -58,6 +73,8 @@ class RetrievalPlan(BaseModel):
             PlanError: A key is unknown or a value is out of range; the message names each.
         """
         merged = _overlay(self.model_dump(), patch)
+        if "routes" in patch and "fallback_routes" not in patch:
+            merged["fallback_routes"] = ()
         try:
             return RetrievalPlan.model_validate(merged)
         except ValidationError as error:

@@ -291,10 +291,24 @@ def test_nothing_is_spent_before_the_preflight_is_through(cases: Path) -> None:
 
 def test_the_estimate_names_calls_tokens_minutes_and_money(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with scripted_lm(learns) as lm:
-        settings = load_settings(lm=lm.line, prompt_price=1000.0, completion_price=1000.0)
+        line = f"{lm.line}?prompt_price=1000&completion_price=1000"
+        settings = load_settings(lm=line, reflection_lm=lm.line, currency="CNY")
         parent = compile_component("router", "labeled", "light", settings=settings, yes=True)
-    said = capsys.readouterr().out
+        said = capsys.readouterr().out
+        again = compile_component("router", "labeled", "light", settings=settings, yes=True)
     assert "about 24 calls" in said
-    for word in ("tokens", "minutes", "currency"):
+    for word in ("tokens", "minutes", "CNY"):
         assert word in said
-    assert parent.params["money"] > 0
+    assert parent.params["money"] == pytest.approx(
+        (parent.params["prompt_tokens"] + parent.params["completion_tokens"]) / 1000
+    )
+    assert again.params["money"] == 0  # every reply was kept
+
+
+def test_an_endpoint_without_a_price_makes_the_money_of_a_compile_unknown(
+    cases: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with scripted_lm(learns) as lm:
+        parent = compile_component("router", "labeled", "light", settings=load_settings(lm=lm.line), yes=True)
+    assert "no price is set" in capsys.readouterr().out
+    assert parent.params["money"] is None

@@ -20,6 +20,7 @@ from optimize.optimize import main
 from optimize.replay import Point, frontier, grid, pick
 from optimize.traces import Dials, Replayed, Unknown, differences, read_traces, replay
 from programs.adaptive_rag import AdaptiveRAG
+from programs.opinions import OpinionCache
 from signatures.records import Answer, Passage
 
 LIVE = Dials(0.5, 0.5, 0.5)
@@ -92,15 +93,18 @@ def test_a_replay_is_what_the_program_did_and_what_it_would_have_done(
 ) -> None:
     bench, whims, known = whimsical
     whims.seed = seed
-    record = bench.ask(QUESTION, plan=hop_plan(hops, top_k=3))
+    bench = replace(bench, rag=AdaptiveRAG(replace(bench.rag.resources, opinions=OpinionCache())))
+    record = bench.ask(QUESTION, plan=hop_plan(hops, top_k=2))
     assert differences(record, replay(record, LIVE, LIVE)) == []
     other = Dials(*dials, max_hops=fewer)
     guess = replay(record, other, LIVE)
     known[isinstance(guess, Replayed)] += 1
     if isinstance(guess, Unknown):
         return
-    program = AdaptiveRAG(replace(bench.rag.resources, thresholds=dict(zip(NAMES, dials, strict=True))))
-    real = program(question=QUESTION, plan=hop_plan(fewer, top_k=3)).record
+    thresholds = dict(zip(NAMES, dials, strict=True))
+    # What was paid for in the first run is paid for again.
+    program = AdaptiveRAG(replace(bench.rag.resources, thresholds=thresholds, opinions=OpinionCache()))
+    real = program(question=QUESTION, plan=hop_plan(fewer, top_k=2)).record
     changed = [text for text in differences(real, guess) if not text.startswith("lm_calls")]
     assert changed == []
     if not any(v.error_kind for hop in record.trace for v in (hop.relevance, hop.grounding, hop.utility) if v):
@@ -145,20 +149,20 @@ def test_every_way_to_end_is_reproduced(
 
 
 def test_a_lower_threshold_ends_earlier_and_costs_less(make_rag: Any) -> None:
-    bench = make_rag(helpful(grounding=in_turn(judged(0.4), judged(0.9))))
+    bench = make_rag(helpful(grounding=in_turn(judged(0.4), judged(0.9))), endless=True)
     record = bench.ask(QUESTION, plan=hop_plan(3))
     assert (len(record.trace), record.best_hop) == (2, 2)
     earlier = replay(record, Dials(0.5, 0.3, 0.5), LIVE)
     assert isinstance(earlier, Replayed)
     assert (len(earlier.hops), earlier.best_hop, earlier.status) == (1, 1, "answered")
-    assert earlier.lm_calls == record.usage.lm_calls - 5  # the rewrite and four calls of the second hop
+    assert earlier.lm_calls == record.usage.lm_calls - 4  # the rewrite and three calls of the second hop
     one = replay(record, Dials(0.5, 0.5, 0.5, max_hops=1), LIVE)
     assert isinstance(one, Replayed)
     assert (one.status, one.stop_reason, one.best_hop) == ("best_effort", "max_hops", 1)
 
 
 def test_what_was_never_run_or_written_is_unknown(make_rag: Any) -> None:
-    record = make_rag(helpful(relevance=relevant("退货"))).ask(QUESTION, plan=hop_plan(2))
+    record = make_rag(helpful(relevance=relevant("退货")), overlap=False).ask(QUESTION, plan=hop_plan(2))
     assert record.status == "answered"
     stricter = replay(record, Dials(0.5, 0.95, 0.5), LIVE)
     assert stricter == Unknown("a hop that was never run")
@@ -167,6 +171,17 @@ def test_what_was_never_run_or_written_is_unknown(make_rag: Any) -> None:
     nothing_left = replay(record, Dials(0.95, 0.5, 0.5, max_hops=1), LIVE)
     assert isinstance(nothing_left, Replayed)
     assert (nothing_left.status, nothing_left.answer) == ("no_evidence", "")
+
+
+def test_an_answer_from_all_hits_stays_whatever_is_kept_of_them(make_rag: Any) -> None:
+    record = make_rag(helpful(relevance=relevant("退货"))).ask(QUESTION, plan=hop_plan(2))
+    wider = replay(record, Dials(0.05, 0.5, 0.5), LIVE)
+    assert isinstance(wider, Replayed)
+    assert (wider.answer, wider.lm_calls) == (record.trace[0].answer, record.usage.lm_calls)
+    assert len(wider.hops[0].kept) > len(record.trace[0].kept)
+    nothing_left = replay(record, Dials(0.95, 0.5, 0.5, max_hops=1), LIVE)
+    assert isinstance(nothing_left, Replayed)
+    assert nothing_left.lm_calls == record.usage.lm_calls - 2  # the two verdicts; the answer was under way
 
 
 def test_other_reasons_make_another_rewrite(make_rag: Any) -> None:
@@ -183,7 +198,9 @@ def labelled(make_rag: Any, count: int = 30) -> list[tuple[Any, Answer]]:
         grounding=judged(0.4),
         generate=lambda call: {"answer": answers[call.input("question")]},
     )
-    bench = make_rag(script, passages=[Passage(id="all", document_id="d", text="\n".join(answers.values()))])
+    bench = make_rag(
+        script, passages=[Passage(id="all", document_id="d", text="\n".join(answers.values()))], endless=True
+    )
     return [(case, bench.ask(case.question, plan={"rerank": False})) for case in cases]
 
 

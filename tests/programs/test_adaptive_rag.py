@@ -88,7 +88,7 @@ def test_an_unclear_question_is_asked_back(make_rag: Any) -> None:
     ("intent", "named", "signatures"),
     [
         ("FACT_LOOKUP", "fast_retrieval", ["route", "relevance", "generate", "grounding", "utility"]),
-        ("HOW_TO", "standard_retrieval", ["route", "paraphrase", "relevance", "generate", "grounding", "utility"]),
+        ("HOW_TO", "standard_retrieval", ["route", "relevance", "generate", "grounding", "utility"]),
         ("COMPARISON", "deep_search", ["route", "decompose", "relevance", "generate", "grounding", "utility"]),
         ("CODE_SEARCH", "code_search", ["route", "relevance", "generate", "grounding", "utility"]),
     ],

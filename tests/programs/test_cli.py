@@ -128,6 +128,19 @@ def test_no_answer_ends_with_3(run: Run, indexed: Path, lm: ScriptedLM) -> None:
     assert lm.count("generate") == 0
 
 
+def test_money_is_shown_and_a_limit_without_a_price_says_what_to_set(run: Run, indexed: Path, lm: ScriptedLM) -> None:
+    priced = f"{lm.line}?prompt_price=1000&completion_price=1000"
+    done = run("ask", "年假有几天？", "--trace", ADAPTIVE_RAG_LM=priced, ADAPTIVE_RAG_CURRENCY="CNY")
+    assert done.returncode == 0
+    assert done.stdout.count("CNY") == 2
+    record = json.loads(run("ask", "年假有几天？", "--json", ADAPTIVE_RAG_LM=priced).stdout)
+    assert record["usage"]["cost"] == record["trace"][0]["usage"]["cost"] > 0
+    done = run("ask", "年假有几天？", ADAPTIVE_RAG_MAX_COST="0.5")
+    assert done.returncode == 1
+    assert "ADAPTIVE_RAG_LM has no price" in done.stderr
+    assert "ADAPTIVE_RAG_PROMPT_PRICE" in done.stderr
+
+
 def test_an_endpoint_that_refuses_ends_with_1_and_no_traceback(run: Run, indexed: Path) -> None:
     done = run("ask", "年假有几天？", ADAPTIVE_RAG_LM="m@http://127.0.0.1:9/v1?timeout=2")
     assert done.returncode == 1

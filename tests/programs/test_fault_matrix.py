@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from loop_scripts import NO, QUESTION, hop_plan
+from loop_scripts import NO, QUESTION, hop_plan, judged
 from memory_store import MemoryDenseStore, MemoryTextStore
 from scripted_lm import Call, Reply, closed_port, helpful
 
@@ -20,7 +20,7 @@ from signatures.records import Answer, Verdict
 
 DEADLINE = 6.0
 """Of requests whose language model hangs: the endpoint's own time-out is shorter, so that it ends them."""
-TIMEOUT = 0.15
+TIMEOUT = 0.4
 GOOD_STATUS = ("answered", "judges_passed")
 FAULTS: dict[str, Reply] = {
     "hangs up": Reply('{"answer": "本店支持七天"}', cut=True),
@@ -79,8 +79,9 @@ ROWS = (
     Row("reply", ("answered", "no_retrieval"), well=("answered", "no_retrieval"), asked={"strategy": "direct_reply"}),
     # Nothing was written, so nothing can be said; after a first hop, its answer is there.
     Row("generate", ("unavailable", "lm_unavailable"), ("best_effort", "lm_unavailable")),
-    # Passages are kept unjudged, and an answer from them is never called checked.
-    Row("relevance", ("best_effort", "max_hops"), ("best_effort", "max_hops")),
+    # Passages are kept unjudged, and an answer from them alone is never called checked. In a second hop it stands
+    # beside passages that were judged in the first.
+    Row("relevance", ("best_effort", "max_hops"), GOOD_STATUS),
     # The words of the answer stand in the passages: the check without a language model says so, and that it was one.
     Row("grounding", GOOD_STATUS, GOOD_STATUS),
     # Whether a text answers a question cannot be seen from its words.
@@ -136,23 +137,22 @@ class Scripted:
         self.broken = True
         self.failed = 0
         self._row, self._fault, self._hop = row, fault, hop
-        self._hops = 0
+        self._rewritten = 0
 
     def __call__(self, call: Call) -> Any:
         replies: dict[str, Any] = dict(self._row.replies)
-        if call.signature == "relevance":
-            self._hops += 1
-        if self._hop == 2 and self._hops < 2:
+        hop = 1 + self._rewritten
+        self._rewritten += call.signature == "rewrite"
+        if self._hop == 2 and hop == 1:
             replies["grounding"] = NO  # so that there is a second hop
         elif self._hop == 2:
+            if "grounding" in replies:
+                replies["grounding"] = judged(0.4)  # nearer, so that other words are worth while again
             replies["generate"] = {"answer": "七天无理由退货，运费由买家承担[1]。"}  # not the one that was judged
-        if self.broken and call.signature == self._row.signature and self._due(call):
+        if self.broken and call.signature == self._row.signature and hop >= self._hop:
             self.failed += 1
             return FAULTS[self._fault]
         return helpful(**replies)(call)
-
-    def _due(self, call: Call) -> bool:
-        return self._hop == 1 or self._hops >= 2
 
 
 def options_of(row: Row, hop: int) -> dict[str, Any]:
@@ -186,7 +186,8 @@ def whole(record: Answer) -> None:
 def test_a_language_model_that_fails(make_rag: Any, row: Row, fault: str, hop: int) -> None:
     script = Scripted(row, fault, hop)
     options = options_of(row, hop)
-    bench = make_rag(script, deadline=DEADLINE, options=f"?timeout={TIMEOUT}" if fault == "hangs" else "")
+    line = f"?timeout={TIMEOUT}" if fault == "hangs" else ""
+    bench = make_rag(script, endless=True, deadline=DEADLINE, options=line)
     started = time.monotonic()
     record = bench.ask(row.question, **options)
     assert time.monotonic() - started < DEADLINE + 1
@@ -204,7 +205,7 @@ def test_a_language_model_that_fails(make_rag: Any, row: Row, fault: str, hop: i
 @pytest.mark.parametrize("role", REFUSED)
 def test_an_endpoint_that_refuses_connections(make_rag: Any, role: str) -> None:
     with closed_port() as url:
-        record = make_rag(None, deadline=DEADLINE, **{role: f"x@{url}"}).ask(QUESTION)
+        record = make_rag(None, endless=True, deadline=DEADLINE, **{role: f"x@{url}"}).ask(QUESTION)
     whole(record)
     assert (record.status, record.stop_reason) == REFUSED[role]
     assert "HTTP" not in record.answer

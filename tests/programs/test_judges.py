@@ -89,8 +89,8 @@ def test_an_endpoint_that_refuses_log_probabilities_is_judged_by_its_labels(make
         return verdict("否", "不对")
 
     bench = make_rag(helpful(utility=script))
-    for calls in (2, 3):
-        found = bench.rag.judges.utility(question="退货要几天", answer="七天。").verdict
+    for calls, answer in ((2, "七天。"), (3, "八天。")):
+        found = bench.rag.judges.utility(question="退货要几天", answer=answer).verdict
         assert (found.score, found.passed) == (0.0, False)
         assert len(bench.lm.calls) == calls, "the second time it is asked right at once"
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from loop_scripts import NO, QUESTION, hop_plan, in_turn, relevant
-from memory_store import MemoryDenseStore, MemoryTextStore
+from loop_scripts import NO, QUESTION, hop_plan, in_turn, judged, relevant
+from memory_store import EndlessTextStore, MemoryDenseStore, MemoryTextStore
 from scripted_lm import Call, Reply, helpful
 
 from signatures.records import Passage
@@ -17,7 +17,7 @@ from signatures.records import Passage
 @pytest.mark.parametrize("role", ["relevance", "generate"])
 def test_a_model_that_dies_in_the_second_hop_leaves_the_first_answer(make_rag: Any, role: str) -> None:
     alive = {"generate": {"answer": "本店支持七天无理由退货[1]。"}, "relevance": relevant("退货")}
-    bench = make_rag(helpful(**{"grounding": NO, role: in_turn(alive[role], Reply(status=500))}))
+    bench = make_rag(helpful(**{"grounding": NO, role: in_turn(alive[role], Reply(status=500))}), endless=True)
     record = bench.ask(QUESTION, plan=hop_plan(2))
     assert (record.status, record.best_hop) == ("best_effort", 1)
     assert "七天" in record.answer
@@ -67,7 +67,7 @@ def test_a_prompt_that_does_not_fit_is_sent_again_with_fewer_passages(make_rag: 
     assert [call.passage_count for call in bench.lm.asked("generate")] == [3, 1]
     assert record.status == "answered"
     assert [passage.id for passage in record.passages] == ["d1"], "the lowest ranks were left out"
-    assert record.trace[0].kept == ("d1",)
+    assert record.trace[0].shown == ("d1",)
     assert any("上下文" in text for text in record.degraded)
 
 
@@ -83,7 +83,7 @@ def test_a_prompt_that_never_fits_ends_after_two_calls(make_rag: Any) -> None:
 
 
 def test_irrelevant_passages_are_dropped_before_an_answer_is_written(make_rag: Any) -> None:
-    bench = make_rag(helpful(relevance=relevant("退货")))
+    bench = make_rag(helpful(relevance=relevant("退货")), overlap=False)
     record = bench.ask(QUESTION)
     [call] = bench.lm.asked("generate")
     assert call.passage_count == 1
@@ -99,12 +99,16 @@ def test_irrelevant_passages_are_dropped_before_an_answer_is_written(make_rag: A
 @pytest.mark.parametrize("strategy", ["fast_retrieval", "standard_retrieval", "deep_search", "code_search"])
 def test_a_filter_holds_in_every_hop_even_if_the_stores_forget_it(make_rag: Any, embedder: Any, strategy: str) -> None:
     bench = make_rag(
-        helpful(grounding=NO, imagine={"passage": "供应商底价为若干元"}, paraphrase={"query": "供应商底价"}),
+        helpful(
+            grounding=in_turn(judged(0.1), judged(0.3), judged(0.45)),
+            imagine={"passage": "供应商底价为若干元"},
+            paraphrase={"query": "供应商底价"},
+        ),
         dense=MemoryDenseStore(embedder.dimension, ignores_filters=True),
-        text=MemoryTextStore(ignores_filters=True),
+        text=EndlessTextStore(ignores_filters=True),
     )
     routes = ["dense", "text", "rewritten", "hypothetical"]
-    record = bench.ask("供应商底价", category="公开", strategy=strategy, plan=hop_plan(3, routes=routes))
+    record = bench.ask("供应商底价", category="公开", strategy=strategy, plan=hop_plan(3, routes=routes, top_k=5))
     assert len(record.trace) == 3
     everything = record.model_dump_json() + "".join(call.text for call in bench.lm.calls)
     assert "底价为 83" not in everything

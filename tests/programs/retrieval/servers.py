@@ -28,7 +28,14 @@ START_ELASTICSEARCH = REPOSITORY.parent / "shared" / "elasticsearch" / "start"
 NO_JAVA = 78  # exit code of `start`
 HAS_MILVUS = importlib.util.find_spec("milvus") is not None
 NO_MILVUS = "no Milvus server to start: pip install --no-deps milvus==2.3.5"
-_START_MILVUS = "from milvus import main; main()"
+_START_MILVUS = """
+import subprocess, sys
+try:
+    while True:
+        subprocess.run([sys.executable, "-c", "from milvus import main; main()", *sys.argv[1:]])
+except KeyboardInterrupt:
+    pass
+"""
 # A strong read waits for the next tick; as delivered there are five a second, here fifty.
 _MILVUS_OPTIONS = ["--extra-config", "proxy.timeTickInterval=20"]
 
@@ -102,11 +109,13 @@ class ElasticsearchNode:
 class MilvusServer:
     """A Milvus 2.3.5 that a test may kill and start again with the same data on the same port.
 
-    The package `milvus==2.3.5` carries it, the last one that can be installed like this.
+    The package `milvus==2.3.5` carries it, the last one that can be installed like this. Started again after
+    a kill, it sometimes ends itself some seconds later, when the sessions of its former life run out; so it is
+    supervised, as the restart policy of a container does it.
 
     Attributes:
         uri: Its address.
-        process: The process that starts the server, None while it is down.
+        process: The process that watches over the server, None while it is down.
 
     Args:
         folder: For its data (half a gigabyte, most of it the unpacked program) and its log.
@@ -118,8 +127,20 @@ class MilvusServer:
         self.uri = f"http://127.0.0.1:{self._port}"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, seconds: float = 90.0) -> None:
-        """Start and wait until it answers."""
+    def start(self, attempts: int = 3, seconds: float = 75.0) -> None:
+        """Start and wait until it answers; one that never does is ended and started again."""
+        from programs.errors import StoreUnavailable
+
+        for attempt in range(1, attempts + 1):
+            try:
+                self._start_once(seconds)
+                return
+            except StoreUnavailable:
+                self.kill()
+                if attempt == attempts:
+                    raise
+
+    def _start_once(self, seconds: float) -> None:
         from programs.errors import StoreUnavailable
         from programs.retrieval.milvus import MilvusDenseStore
 
@@ -139,15 +160,14 @@ class MilvusServer:
                 store.close()
                 return
             except StoreUnavailable:
-                if time.monotonic() > deadline or self.process.poll() is not None:
-                    self.kill()
+                if time.monotonic() > deadline:
                     raise
                 time.sleep(0.3)
 
     def stop(self) -> None:
         """End it for good, politely first, and remove its data."""
         if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+            os.killpg(self.process.pid, signal.SIGINT)
             try:
                 self.process.wait(timeout=10)
             except subprocess.TimeoutExpired:

@@ -171,6 +171,7 @@ def test_the_command_shows_the_price_and_asks_before_it_spends(
     monkeypatch.setenv("ADAPTIVE_RAG_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("ADAPTIVE_RAG_LM", lm.line)
     monkeypatch.setenv("ADAPTIVE_RAG_PROMPT_PRICE", "1000000")
+    monkeypatch.setenv("ADAPTIVE_RAG_CURRENCY", "CNY")
     monkeypatch.setenv("ADAPTIVE_RAG_COMPLETION_PRICE", "0")
     with pytest.raises(SystemExit) as stop:
         main(["index", str(docs), "--enrich"])
@@ -178,7 +179,7 @@ def test_the_command_shows_the_price_and_asks_before_it_spends(
     assert lm.calls == []
     shown = capsys.readouterr()
     assert "2 次" in shown.out
-    assert "单价" in shown.out
+    assert "CNY（按设置的单价）" in shown.out
     assert "--yes" in shown.err
     assert main(["index", str(docs), "--enrich", "--yes"]) == 0
     assert len(lm.calls) == 2

@@ -37,7 +37,7 @@ FILES: dict[str, str | bytes] = {
 KNOWN = "年假最多结转几天？"
 UNKNOWN = "火星基地的电话号码是多少？"
 """The scripted judge finds no passage relevant to it."""
-SECONDS_BACK = 60.0
+SECONDS_BACK = 120.0
 """Within which a server that was started again must be of use."""
 
 

@@ -1,0 +1,52 @@
+"""A search that begins before it is known to be needed: while the router's language model thinks.
+
+It costs a search that may be thrown away, and no language model call; plans that ask a language model before
+they search are not guessed at.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from programs.retrieval.pipeline import Searcher, SearchResult
+from programs.retrieval.plan import RetrievalPlan, RouteName
+
+_NEED_A_MODEL: frozenset[RouteName] = frozenset({"rewritten", "hypothetical"})
+_ONLY_LOOP = {"max_hops", "fallback_routes", "decompose"}
+"""Keys of a plan that do not change what its first search does."""
+
+
+@dataclass
+class Lookahead:
+    """A search that was begun.
+
+    Attributes:
+        query: What is searched.
+        plan: How.
+        category: Only passages of this category; None for all.
+        task: The search.
+    """
+
+    query: str
+    plan: RetrievalPlan
+    category: str | None
+    task: "asyncio.Task[SearchResult]"
+
+    @classmethod
+    def begin(cls, searcher: Searcher, query: str, plan: RetrievalPlan, category: str | None) -> "Lookahead | None":
+        """Begin a search; None for a plan whose first search waits for a language model."""
+        if plan.decompose or _NEED_A_MODEL & {*plan.routes}:
+            return None
+        return cls(query, plan, category, asyncio.create_task(searcher.search([query], plan, category=category)))
+
+    async def result(self, queries: Sequence[str], plan: RetrievalPlan, category: str | None) -> SearchResult | None:
+        """What was found, where it is what is asked for now; else None, and the search is given up."""
+        same = plan.model_dump(exclude=_ONLY_LOOP) == self.plan.model_dump(exclude=_ONLY_LOOP)
+        if list(queries) != [self.query] or not same or category != self.category:
+            self.drop()
+            return None
+        return await self.task
+
+    def drop(self) -> None:
+        """Give the search up."""
+        self.task.cancel()

@@ -1,0 +1,88 @@
+"""What a judge's language model alone says, before evidence is weighed: heard by those who study it, and
+kept, so that nobody pays twice for the same question about the same text.
+"""
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import dspy
+from cachetools import LRUCache
+
+from programs.lm import wanted_trace
+from programs.state import signature_digest
+from signatures.vocabulary import JudgeName
+
+KEPT = 20_000
+"""Opinions of one program; about half a kilobyte each."""
+Opinion = list[float | None]
+"""What the language model alone says: its probability of 是 for each label, None where it gave none."""
+_heard: ContextVar[list[Opinion] | None] = ContextVar("adaptive_rag_heard", default=None)
+
+
+@contextmanager
+def hearing() -> Iterator[list[Opinion]]:
+    """Collect the language model's own opinions in the block; it is asked for each of them."""
+    opinions: list[Opinion] = []
+    token = _heard.set(opinions)
+    try:
+        yield opinions
+    finally:
+        _heard.reset(token)
+
+
+def report(opinion: Opinion) -> Opinion:
+    """Tell whoever listens."""
+    heard = _heard.get()
+    if heard is not None:
+        heard.append(opinion)
+    return opinion
+
+
+def judge_key(name: JudgeName, predict: dspy.Predict, lm: str) -> str:
+    """Twelve digits that change with the language model, and with every word of the judge's prompt."""
+    demos = [dict(demo) for demo in predict.demos]
+    prompt = json.dumps([name, signature_digest(predict.signature), demos], ensure_ascii=False, default=str)
+    return hashlib.sha256(f"{lm}\0{prompt}".encode("utf-8", "replace")).hexdigest()[:12]
+
+
+class OpinionCache:
+    """Scores and reasons by judge, prompt, language model and inputs; the least recently used go first.
+
+    What failed is not kept. An optimizer that follows every call, or somebody who listens, is never
+    answered from here.
+
+    Args:
+        size: Most opinions that are kept.
+    """
+
+    def __init__(self, size: int = KEPT) -> None:
+        self._kept: LRUCache[str, tuple[float, str]] = LRUCache(size)
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def key(judge: str, *inputs: str) -> str:
+        """Key of one opinion.
+
+        Args:
+            judge: As `judge_key` gives it.
+            inputs: Everything that the prompt shows.
+        """
+        text = json.dumps([judge, *inputs], ensure_ascii=False)
+        return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+
+    def get(self, key: str) -> tuple[float, str] | None:
+        """Score and reason, None where they are not known or have to be asked for."""
+        if _heard.get() is not None or wanted_trace() is not None:
+            return None
+        with self._lock:
+            found: tuple[float, str] | None = self._kept.get(key)
+            return found
+
+    def put(self, key: str, score: float, reason: str = "") -> None:
+        """Keep an opinion."""
+        with self._lock:
+            self._kept[key] = (score, reason)
