@@ -7,8 +7,8 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from data.schema import (
-    Case,
     GroundingCase,
+    Identified,
     QuestionCase,
     RelevanceCase,
     RewriteCase,
@@ -16,7 +16,7 @@ from data.schema import (
     UtilityCase,
 )
 
-C = TypeVar("C", bound=Case)
+C = TypeVar("C", bound=Identified)
 FOLDER = Path(__file__).parent / "bad_cases"
 
 

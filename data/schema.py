@@ -15,11 +15,20 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Case(Strict):
-    """What all cases share.
+class Identified(BaseModel):
+    """A record of a file.
 
     Attributes:
         id: Unique in its file.
+    """
+
+    id: str = Field(min_length=1)
+
+
+class Case(Strict, Identified):
+    """What all cases share.
+
+    Attributes:
         group: Paraphrases of one thing share it; a group is in one split.
         split: train to fit, dev to choose, test to report.
         kind: Difficulty or kind of failure.
@@ -27,7 +36,6 @@ class Case(Strict):
         lang: `zh` or `en`.
     """
 
-    id: str = Field(min_length=1)
     group: str = Field(min_length=1)
     split: Split
     kind: str = Field(min_length=1)

@@ -21,6 +21,7 @@ from optimize.judge_fit import (
     best_threshold,
     calibration_error,
     fit_judge,
+    heard_scores,
     scores,
     weighed_cases,
     worth,
@@ -81,7 +82,7 @@ def calibrate_judge(name: JudgeName, *, line: str | None, with_worth: bool, miss
         sys.stderr.write(f"{name}: {len(cases) - len(everything)} cases are not recorded and left out (--missing)\n")
     known = [one for one in everything if one.case.split != "test"]
     state = fit_judge(name, known)
-    plain = {one.case.id: one.opinion if one.opinion is not None else (one.decided or 0.0) for one in everything}
+    plain = dict(zip((one.case.id for one in everything), heard_scores(everything), strict=True))
     fitted = dict(zip((one.case.id for one in everything), scores(state, everything), strict=True))
 
     parent = new_run(name, f"calibrate {name}", settings=settings)

@@ -105,6 +105,26 @@ def fit_judge(judge: JudgeName, known: Sequence[Weighed]) -> JudgeState:
     return JudgeState(weighed=weighed, alone=alone, threshold=best_threshold(held, labels), low=low, high=high)
 
 
+def fit_alone(judge: JudgeName, known: Sequence[Weighed]) -> tuple[LinearModel, float]:
+    """What weighs the features without a language model, and its best threshold out of fold.
+
+    Args:
+        judge: Which judge.
+        known: Cases; those that a rule decided are left out.
+
+    Raises:
+        ValueError: There are too few cases to fit anything.
+    """
+    weighed = [one for one in known if one.decided is None]
+    model, held = _fit(weighed, FEATURES[judge])
+    return model, best_threshold(held, np.asarray([one.case.passed for one in weighed], dtype=bool))
+
+
+def heard_scores(cases: Sequence[Weighed]) -> list[float]:
+    """What the language model alone says of each case, where no rule decides; no opinion counts as 0."""
+    return [one.opinion if one.opinion is not None else (one.decided or 0.0) for one in cases]
+
+
 def scores(state: JudgeState, cases: Sequence[Weighed]) -> list[float]:
     """The score that the judge gives each case; UNKNOWN counts as 0, as it never passes."""
     found = []

@@ -113,15 +113,17 @@ class Recording:
         judge: Which judge, with the prompt that is to be recorded.
         settings: Say where recordings are kept.
         identity: Of the language model.
+        source: Whose cases; "" for those of `data/bad_cases`. Each source has a file of its own.
     """
 
-    def __init__(self, judge: Judge, settings: Settings, identity: str) -> None:
+    def __init__(self, judge: Judge, settings: Settings, identity: str, source: str = "") -> None:
         prompt = json.dumps(
             [signature_digest(judge.judge.signature), [dict(d) for d in judge.judge.demos]], default=str
         )
         digest = hashlib.sha256(f"{identity}\0{prompt}".encode()).hexdigest()[:12]
         self._judge = judge
-        self.path: Path = settings.home / "recordings" / f"{judge.name}-{digest}.jsonl"
+        name = f"{source}-{judge.name}" if source else judge.name
+        self.path: Path = settings.home / "recordings" / f"{name}-{digest}.jsonl"
 
     def known(self) -> dict[str, Opinion]:
         """Opinions by what was asked; a line that was cut by a kill is left out."""
@@ -167,6 +169,17 @@ class Recording:
             yield case, opinion
 
 
+def record_all(recording: Recording, cases: Sequence[JudgeCase], gold: GoldPassages, name: str) -> None:
+    """Record what is missing; a line on stderr for every tenth case and for each failure."""
+    missing = len(cases) - len(recording.opinions(cases))
+    started = time.monotonic()
+    for number, (case, opinion) in enumerate(recording.record(cases, gold), start=1):
+        if number % 10 == 0 or opinion.error:
+            rate = (time.monotonic() - started) / number
+            sys.stderr.write(f"{name} {number}/{missing} {case.id} {opinion.error} {rate:.1f} s each\n")
+            sys.stderr.flush()
+
+
 def plain_resources(settings: Settings) -> Resources:
     """Resources in which no judge weighs anything: what the language model says is the score."""
     return uncompiled(build_resources(settings))
@@ -198,12 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         judge = JUDGE_CLASSES[name](resources)
         recording = Recording(judge, settings, resources.lms.identity("judge"))
         cases = [case for case in judge_cases(name) if not arguments.split or case.split in arguments.split]
-        started = time.monotonic()
-        for number, (case, opinion) in enumerate(recording.record(cases, gold), start=1):
-            if number % 10 == 0 or opinion.error:
-                rate = (time.monotonic() - started) / number
-                sys.stderr.write(f"{name} {number}/{len(cases)} {case.id} {opinion.error} {rate:.1f} s each\n")
-                sys.stderr.flush()
+        record_all(recording, cases, gold, name)
         sys.stdout.write(f"{name}: {len(recording.opinions(cases))} of {len(cases)} recorded\n")
     return 0
 

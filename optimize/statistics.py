@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,69 @@ def paired_gain(
     if not len(before) == len(after) == len(groups):
         raise ValueError("a paired comparison needs the same cases on both sides")
     return interval([b - a for a, b in zip(before, after, strict=True)], groups, level=level, seed=seed)
+
+
+def balanced_interval(
+    right: Sequence[bool], labels: Sequence[bool], groups: Sequence[str], *, level: float = 0.95, seed: int = SEED
+) -> list[float]:
+    """Balanced accuracy with a bootstrap interval over groups: [value, low, high]; accuracy where one label is all.
+
+    Args:
+        right: Whether each case was judged rightly.
+        labels: Its right verdict, same length.
+        groups: Its group, same length.
+        level: Probability mass of the interval.
+        seed: Of the draws.
+    """
+    hits, y = np.asarray(right, dtype=np.float64), np.asarray(labels, dtype=bool)
+    sides = [side for side in (y, ~y) if side.any()]
+    if not sides:
+        return [0.0, 0.0, 0.0]
+
+    def figure(drawn: Array) -> Array:
+        return np.asarray(np.mean([drawn[:, s] @ hits[s] / drawn[:, s].sum(axis=1) for s in sides], axis=0))
+
+    return _over_draws(figure, groups, level, seed)
+
+
+def area_interval(
+    values: Sequence[float], labels: Sequence[bool], groups: Sequence[str], *, level: float = 0.95, seed: int = SEED
+) -> list[float]:
+    """Area under the ROC curve with a bootstrap interval over groups: [value, low, high]; 0.5 for one label only.
+
+    The share of pairs of a pass and a fail in which the pass has the higher value, a tie counting half
+    (Hanley and McNeil, 1982).
+
+    Args:
+        values: One number per case.
+        labels: Its right verdict, same length.
+        groups: Its group, same length.
+        level: Probability mass of the interval.
+        seed: Of the draws.
+    """
+    v, y = np.asarray(values, dtype=np.float64), np.asarray(labels, dtype=bool)
+    if not y.any() or y.all():
+        return [0.5, 0.0, 1.0]
+    above, below = v[y][:, None], v[~y][None, :]
+    won = (above > below) + 0.5 * (above == below)
+
+    def figure(drawn: Array) -> Array:
+        passes, fails = drawn[:, y], drawn[:, ~y]
+        return np.asarray(((passes @ won) * fails).sum(axis=1) / (passes.sum(axis=1) * fails.sum(axis=1)))
+
+    return _over_draws(figure, groups, level, seed)
+
+
+def _over_draws(figure: Callable[[Array], Array], groups: Sequence[str], level: float, seed: int) -> list[float]:
+    """A figure and its interval; `figure` gets how often each case was drawn, shape (draws, cases)."""
+    names = {group: place for place, group in enumerate(dict.fromkeys(groups))}
+    drawn = np.random.default_rng(seed).integers(len(names), size=(RESAMPLES, len(names)))
+    counts = np.zeros((RESAMPLES, len(names)))
+    np.add.at(counts, (np.arange(RESAMPLES)[:, None], drawn), 1.0)
+    with np.errstate(invalid="ignore"):  # a draw without one of the labels has no figure
+        found = figure(counts[:, [names[group] for group in groups]])
+    low, high = np.nanquantile(found, [(1 - level) / 2, (1 + level) / 2])
+    return [round(float(value), 3) for value in (figure(np.ones((1, len(groups))))[0], low, high)]
 
 
 def _resampled(values: Array, groups: Sequence[str], seed: int) -> Array:
