@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 
-.PHONY: ask chat doctor test check bench bench-loop bench-retrieval eval-retrieval index clean
+.PHONY: ask chat doctor test check bench bench-loop bench-retrieval eval eval-retrieval index clean
 .DELETE_ON_ERROR:
 
 ask: $(STAMPS)/indexed
@@ -43,6 +43,11 @@ bench-retrieval: $(STAMPS)/tested-with
 # that need a language model. On the servers that the settings name, else on the embedded stores.
 eval-retrieval: $(STAMPS)/installed
 	@$(BIN)/python -m optimize.eval_retrieval $(ARGS)
+
+# The whole program on labelled questions, with the configured language model: on the embedded one, half a minute each.
+# ARGS="--name before --plain", then ARGS="--name after --against before".
+eval: $(STAMPS)/indexed
+	@$(BIN)/python -m optimize.eval_program $(ARGS)
 
 index: $(STAMPS)/indexed
 

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from optimize import jsonl
 from optimize.statistics import wilson
 from programs import background, budget
 from programs.adaptive_rag import AdaptiveRAG
@@ -130,7 +131,6 @@ def measure(program: AdaptiveRAG, cases: Sequence[dict[str, Any]], record: Path)
         LanguageModelError: The language model cannot be reached.
     """
     known = _known(record)
-    record.parent.mkdir(parents=True, exist_ok=True)
     plain: _Seen | None = None
     for case in cases:
         key = hashlib.sha256(json.dumps(case, ensure_ascii=False, sort_keys=True).encode()).hexdigest()[:16]
@@ -140,18 +140,13 @@ def measure(program: AdaptiveRAG, cases: Sequence[dict[str, Any]], record: Path)
                 title = case.get("title", HARMLESS.title)
                 document = HARMLESS.model_copy(update={"title": title, "text": f"{HARMLESS.text}{case['text']}"})
                 known[key] = compare(case, background.run(_look(program, document)), plain)
-            with record.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"key": key, **asdict(known[key])}, ensure_ascii=False) + "\n")
+            jsonl.append(record, {"key": key, **asdict(known[key])})
         yield known[key]
 
 
 def _known(record: Path) -> dict[str, Outcome]:
     found = {}
-    for line in record.read_text(encoding="utf-8").splitlines() if record.exists() else ():
-        try:
-            fields = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # cut by a kill
+    for fields in jsonl.lines(record):
         key = fields.pop("key")
         found[key] = Outcome(**fields)
     return found

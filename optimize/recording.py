@@ -20,6 +20,7 @@ import dspy
 
 from data.loading import load_grounding_cases, load_relevance_cases, load_utility_cases
 from data.schema import Case, GroundingCase, RelevanceCase, UtilityCase
+from optimize import jsonl
 from optimize.gold import GoldPassages, sample_passages
 from programs import background, budget
 from programs.build import build_resources, uncompiled
@@ -128,11 +129,7 @@ class Recording:
     def known(self) -> dict[str, Opinion]:
         """Opinions by what was asked; a line that was cut by a kill is left out."""
         found = {}
-        for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else ():
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                continue
+        for record in jsonl.lines(self.path):
             key = record.pop("key")
             found[key] = Opinion(**record)
         return found
@@ -145,7 +142,6 @@ class Recording:
     def record(self, cases: Sequence[JudgeCase], gold: GoldPassages) -> Iterator[tuple[JudgeCase, Opinion]]:
         """Ask about the cases that are not recorded yet, one after the other."""
         known = self.known()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         for case in cases:
             if _key(case) in known:
                 continue
@@ -164,8 +160,7 @@ class Recording:
                 completion_tokens=usage.completion_tokens,
             )
             if opinion.error not in ("connection", "timeout", "auth", "rate_limit", "server"):
-                with self.path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"key": _key(case), **asdict(opinion)}, ensure_ascii=False) + "\n")
+                jsonl.append(self.path, {"key": _key(case), **asdict(opinion)})
             yield case, opinion
 
 

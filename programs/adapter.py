@@ -14,11 +14,13 @@ A `dspy.JSONAdapter` with four differences, each for a failure that was met in t
 import copy
 import json
 import re
+import threading
 import unicodedata
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import dspy
 import json_repair
+from cachetools import LRUCache
 from dspy.adapters.utils import get_annotation_name
 from dspy.utils.exceptions import AdapterParseError
 from pydantic import TypeAdapter, ValidationError
@@ -40,6 +42,10 @@ _FOR_ARRAYS = {"minLength": "minItems", "maxLength": "maxItems"}
 _WRAPPERS = ("json", "json_input", "parameters", "arguments", "output", "result", "response", "answer", "decision")
 # A digit behind it makes it a number: "3.2 版", "10:30", "-5 度".
 _NUMBERED = re.compile(r"^\s*(?:-(?!\d)|[*•·]|[(（]?\d{1,2}[.)、．:：）](?!\d)|[一二三四五六七八九十][、.])\s*")
+
+_formats: LRUCache[type[dspy.Signature], dict[str, Any]] = LRUCache(256)
+"""By signature, as a schema takes half a millisecond to make; read only."""
+_formats_lock = threading.Lock()
 
 
 class FieldAdapter(dspy.JSONAdapter):
@@ -93,6 +99,11 @@ class FieldAdapter(dspy.JSONAdapter):
         """Add the schema with all constraints (a private hook of DSPy 3.4; `test_adapter` pins it)."""
         if "response_format" in lm_kwargs:
             return
+        with _formats_lock:
+            known = _formats.get(signature)
+        if known is not None:
+            lm_kwargs["response_format"] = known
+            return
         super()._prepare_response_format(lm, lm_kwargs, signature)
         model = lm_kwargs.get("response_format")
         if isinstance(model, type):
@@ -101,6 +112,8 @@ class FieldAdapter(dspy.JSONAdapter):
                 "type": "json_schema",
                 "json_schema": {"name": "reply", "schema": schema, "strict": True},
             }
+            with _formats_lock:
+                _formats[signature] = lm_kwargs["response_format"]
 
     # -- reply -------------------------------------------------------------------------------
 

@@ -38,6 +38,8 @@ _OVERFLOW = re.compile(
     r"input (length|tokens?|is too long)|range of input length|too many tokens|num_ctx",
     re.IGNORECASE,
 )
+_PER_CLIENT = 8
+"""Connections of one HTTP client."""
 _OPTIONAL = ("top_logprobs", "logprobs", "chat_template_kwargs", "enable_thinking", "temperature", "seed", "stop")
 
 
@@ -57,7 +59,9 @@ class EndpointClient:
         self.settings = settings
         self._find_address = address
         self._address: Address | None = None
-        self._http: httpx.AsyncClient | None = None
+        # Each as often as it may be used at once; the last one back goes first, its connection is warm.
+        self._free: list[httpx.AsyncClient] = []
+        self._ready = False
         self._slots: asyncio.Semaphore | None = None
         self._starting: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -112,14 +116,19 @@ class EndpointClient:
         if (limit := budget.exhausted()) is not None:
             raise Deadline(f"the request's {limit} is used up", code=limit)
         async with asyncio.timeout(budget.remaining):
-            http, url = await self._connection()
+            url = await self._connection()
             assert self._slots is not None
+            free = self._free
             async with budget.room(self._most(body, budget)), self._slots:
                 if (limit := budget.exhausted()) is not None:
                     raise Deadline(f"the request's {limit} is used up", code=limit)
                 budget.count_call()
-                with budget.timing("lm"):
-                    return await self._post(http, url, self._wire_body(body), budget)
+                http = free.pop()
+                try:
+                    with budget.timing("lm"):
+                        return await self._post(http, url, self._wire_body(body), budget)
+                finally:
+                    free.append(http)
 
     async def _post(self, http: httpx.AsyncClient, url: str, body: Body, budget: Budget) -> Body:
         started = time.monotonic()
@@ -220,32 +229,47 @@ class EndpointClient:
             wire["response_format"] = {"type": "json_object"}
         return {name: value for name, value in wire.items() if name not in self._left_out or name.startswith("max_")}
 
-    async def _connection(self) -> tuple[httpx.AsyncClient, str]:
+    async def _connection(self) -> str:
+        """The address; afterwards there are clients."""
         running = asyncio.get_running_loop()
         if self._starting is None or self._loop is not running:
             # The first request, or the first of a forked child: nothing of another loop works here.
             self._loop = running
             self._starting = asyncio.Lock()
             self._slots = asyncio.Semaphore(self.settings.concurrency)
-            self._http = None
+            self._free = []
+            self._ready = False
         async with self._starting:
-            if self._http is None or self._address is None:
+            if not self._ready or self._address is None:
                 try:
                     self._address = await asyncio.to_thread(self._find_address)
                 except AdaptiveRAGError as error:
                     # The embedded model cannot be had: as good as an endpoint that is down.
                     raise lm15.TransportError(f"{self.settings.label}: {error.message}") from error
-                key = self._address[1]
-                self._http = httpx.AsyncClient(
-                    headers={"Authorization": f"Bearer {key}"} if key else {},
-                    # The reply may take long; a connection may not.
-                    timeout=httpx.Timeout(None, connect=5.0),
-                    limits=httpx.Limits(max_connections=None),
-                    verify=_tls(),
-                    # A proxy of the company cannot reach this machine's own endpoints.
-                    trust_env=urlsplit(self._address[0]).hostname not in ("127.0.0.1", "localhost", "::1"),
-                )
-        return self._http, f"{self._address[0]}/chat/completions"
+                self._free = self._clients(*self._address)
+                self._ready = True
+        return f"{self._address[0]}/chat/completions"
+
+    def _clients(self, base_url: str, key: str | None) -> list[httpx.AsyncClient]:
+        """As many entries as requests may be on their way, several for each client.
+
+        A client looks through all its connections for every request: a hundred of them cost ten times what
+        twelve do (`make bench-loop`).
+        """
+        slots = self.settings.concurrency
+        clients = [
+            httpx.AsyncClient(
+                headers={"Authorization": f"Bearer {key}"} if key else {},
+                # The reply may take long; a connection may not.
+                timeout=httpx.Timeout(None, connect=5.0),
+                limits=httpx.Limits(max_connections=None),
+                verify=_tls(),
+                # A proxy of the company cannot reach this machine's own endpoints.
+                trust_env=urlsplit(base_url).hostname not in ("127.0.0.1", "localhost", "::1"),
+            )
+            for _ in range(math.ceil(slots / _PER_CLIENT))
+        ]
+        return [clients[slot // _PER_CLIENT] for slot in range(slots)]
 
 
 @cache

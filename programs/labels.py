@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import lru_cache
 
 import dspy
 from pydantic import Field
@@ -37,15 +38,16 @@ def _label(token: str) -> Label | None:
     return next((label for label in (YES, NO) if label == stripped), None)
 
 
+@lru_cache(maxsize=256)
 def numbered(signature: type[dspy.Signature], count: int) -> type[dspy.Signature]:
     """The signature with a pattern that asks for exactly one label for each of `count` passages."""
     pattern = "^" + " ".join(f"{n}({YES}|{NO})" for n in range(1, count + 1)) + "$"
     field = signature.output_fields["verdicts"]
     extra = dict(field.json_schema_extra or {})
-    numbered: type[dspy.Signature] = signature.delete("verdicts").append(
+    made: type[dspy.Signature] = signature.delete("verdicts").append(
         "verdicts", Field(pattern=pattern, json_schema_extra=extra), str
     )
-    return numbered
+    return made
 
 
 def aligned_labels(text: str, count: int) -> list[str | None]:

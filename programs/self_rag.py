@@ -63,6 +63,12 @@ class _Hop:
     def rank(self) -> decisions.Rank:
         return decisions.rank(self.answer, self.relevance, self.grounding, self.utility)
 
+    @property
+    def failed(self) -> list[str]:
+        """Judges whose language model gave nothing usable."""
+        verdicts = (self.relevance, self.grounding, self.utility)
+        return [f"{v.judge}: {v.error_kind}" for v in verdicts if v is not None and v.error_kind is not None]
+
     def trace(self) -> HopTrace:
         return HopTrace(
             hop=self.number,
@@ -79,7 +85,7 @@ class _Hop:
             decision=self.decision,
             rewritten_query=self.rewritten,
             retry_calls=self.retry_calls,
-            degraded=self.turn.found.degraded,
+            degraded=(*self.turn.found.degraded, *self.failed),
             outages=self.turn.found.outages,
             usage=budget.current().usage(self.before),
         )
