@@ -20,9 +20,11 @@ from sklearn.model_selection import StratifiedGroupKFold
 from data.loading import FOLDER, load_route_cases
 from data.schema import RouteCase
 from optimize.statistics import wilson
-from programs.classifier import DEFAULT_PATH, ClassifierState, IntentClassifier, centred
+from programs.classifier import DEFAULT_PATH, ClassifierState, IntentClassifier, Opinion, centred
 from programs.retrieval.base import Embedder
 from programs.retrieval.embedding import load_embedder
+from programs.settings import Settings
+from programs.strategies import resolve_strategy
 from signatures.vocabulary import INTENTS
 
 WANTED_ERROR = 0.03
@@ -76,14 +78,15 @@ def measure_router(state: ClassifierState, cases: Sequence[RouteCase], embedder:
     """Figures on some cases, each with its 95 % interval: [value, low, high].
 
     accuracy: of the intent, every question answered. taken: share decided without a language model.
-    taken_accuracy: of these. ask_back_recall and ask_back_precision: of asking back.
+    taken_accuracy: of these. ask_back_recall and ask_back_precision: of asking back, as the router does it
+    where no language model is asked: what looks unclear, and what it is not sure enough of.
     """
     classifier = IntentClassifier(state)
     vectors = embedder.encode_query([case.question for case in cases])
     opinions = [classifier.classify(vector) for vector in vectors]
     right = [opinion.best == case.intent for opinion, case in zip(opinions, cases, strict=True)]
     taken = [opinion.sure for opinion in opinions]
-    asked = [opinion.must_ask for opinion in opinions]
+    asked = [_asked_back(opinion) for opinion in opinions]
     due = [case.clarify for case in cases]
     pairs = list(zip(asked, due, strict=True))
     return {
@@ -93,6 +96,16 @@ def measure_router(state: ClassifierState, cases: Sequence[RouteCase], embedder:
         "ask_back_recall": wilson(sum(a and d for a, d in pairs), sum(due)),
         "ask_back_precision": wilson(sum(a and d for a, d in pairs), sum(asked)),
     }
+
+
+def _asked_back(opinion: Opinion) -> bool:
+    strategy = resolve_strategy(
+        intent=opinion.best,
+        confidence=opinion.probabilities[opinion.best],
+        named="clarify_needed" if opinion.must_ask else None,
+        threshold=float(Settings.model_fields["confidence_threshold"].default),
+    )
+    return strategy == "clarify_needed"
 
 
 def _intent_model(x: Array, y: NDArray[np.int64]) -> LogisticRegression:
