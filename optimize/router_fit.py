@@ -103,6 +103,7 @@ def _asked_back(opinion: Opinion) -> bool:
         intent=opinion.best,
         confidence=opinion.probabilities[opinion.best],
         named="clarify_needed" if opinion.must_ask else None,
+        shares=opinion.probabilities,
         threshold=float(Settings.model_fields["confidence_threshold"].default),
     )
     return strategy == "clarify_needed"

@@ -31,9 +31,9 @@ from programs.module import AsyncModule, Resources
 from programs.progress import emit
 from programs.retrieval.plan import RetrievalPlan
 from programs.rewriter import Rewriter
-from programs.router import SAFE_STRATEGY, Router
+from programs.router import Router
 from programs.self_rag import SelfRAG
-from programs.strategies import INTENT_STRATEGY, STRATEGY_TABLE
+from programs.strategies import INTENT_STRATEGY, SAFE_STRATEGY, STRATEGY_TABLE
 from signatures.answering import ReplyDirectly
 from signatures.records import Answer, Passage, RouteDecision
 from signatures.vocabulary import Intent, Status, StopReason, Strategy

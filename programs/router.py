@@ -19,14 +19,12 @@ from programs.lm import ask
 from programs.logprobs import value_tokens
 from programs.module import AsyncModule, Resources
 from programs.rewriter import canonical
-from programs.strategies import INTENT_STRATEGY, resolve_strategy
+from programs.strategies import INTENT_STRATEGY, SAFE_STRATEGY, resolve_strategy
 from signatures.records import RouteDecision
 from signatures.routing import AskBack, RouteQuestion
 from signatures.vocabulary import INTENTS, Intent, Strategy
 
 _LOGPROBS = {"logprobs": True, "top_logprobs": 20}
-SAFE_STRATEGY: Strategy = "standard_retrieval"
-"""What runs when the router has no opinion: it costs more than a guess, and is wrong less often."""
 
 
 class Router(AsyncModule):
@@ -63,6 +61,7 @@ class Router(AsyncModule):
                 confidence=confidence,
                 named="clarify_needed" if opinion.must_ask else None,
                 threshold=self.resources.settings.confidence_threshold,
+                shares=opinion.probabilities,
             )
             return await self._decided(
                 question, history, opinion.best, confidence, strategy, "由分类器判断", source="classifier"
@@ -94,6 +93,7 @@ class Router(AsyncModule):
             confidence=confidence,
             named=named,
             threshold=self.resources.settings.confidence_threshold,
+            shares=shares,
         )
         reason = reply.reasoning.strip()
         return await self._decided(

@@ -263,5 +263,7 @@ class SelfRAG(AsyncModule):
                 continue
             hop.shown = passages
             answer = str(reply.answer).strip()
-            return "" if evidence.is_refusal(answer) else answer
+            # A bare "[1]" answers nothing.
+            said = evidence.strip_citations(answer).strip()
+            return answer if said and not evidence.is_refusal(answer) else ""
         raise AssertionError("the second attempt returns or raises")

@@ -99,21 +99,36 @@ INTENT_STRATEGY: Mapping[Intent, Strategy] = MappingProxyType(
 """The fixed map. UNKNOWN is not in it: there the strategy that the router named decides."""
 
 
+SAFE_STRATEGY: Strategy = "standard_retrieval"
+"""What runs when the router has no opinion, or cannot tell one kind of search from another."""
+_SEARCHED: tuple[Intent, ...] = ("FACT_LOOKUP", "HOW_TO", "COMPARISON")
+"""Intents whose questions the safe strategy can answer as well."""
+
+
 def resolve_strategy(
-    *, intent: Intent, confidence: float, named: Strategy | None, threshold: float
+    *,
+    intent: Intent,
+    confidence: float,
+    named: Strategy | None,
+    threshold: float,
+    shares: Mapping[Intent, float] = MappingProxyType({}),
 ) -> Strategy:
     """The strategy that runs.
 
-    In this order: an explicit `clarify_needed`; `clarify_needed` where the confidence is under the
-    threshold (equal passes; NaN does not); the fixed strategy of the intent; the named strategy;
-    `fallback`.
+    In this order: an explicit `clarify_needed`; where the confidence is under the threshold (equal passes;
+    NaN does not), the safe strategy if it is only unclear which kind of search the question needs, else
+    `clarify_needed`; the fixed strategy of the intent; the named strategy; `fallback`.
 
     Args:
         intent: The class of the question.
         confidence: In [0, 1].
         named: Strategy that the router named, None where it named none.
         threshold: In [0, 1].
+        shares: Probability of each intent, where they are known.
     """
-    if named == "clarify_needed" or not confidence >= threshold:
+    if named == "clarify_needed":
         return "clarify_needed"
+    if not confidence >= threshold:
+        searched = sum(shares.get(one, 0.0) for one in _SEARCHED)
+        return SAFE_STRATEGY if searched >= threshold else "clarify_needed"
     return INTENT_STRATEGY.get(intent) or named or "fallback"

@@ -60,7 +60,8 @@ def test_a_wrong_answer_that_was_called_checked_is_told(make_rag: Any) -> None:
 
 def test_hops_that_made_it_worse_are_counted(make_rag: Any) -> None:
     grounding = in_turn(*[judged(0.4), judged(0.1)] * len(CASES))
-    lines = report(CASES, asked(make_rag, {case.question: right(case) for case in CASES}, grounding=grounding))
+    answers = {case.question: "运费由买家承担[1]。" for case in CASES}
+    lines = report(CASES, asked(make_rag, answers, grounding=grounding))
     assert f"later hops: {len(CASES)}, of which {len(CASES)} were worse than the best before" in lines
 
 

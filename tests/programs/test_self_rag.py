@@ -84,7 +84,9 @@ def test_a_search_that_finds_nothing_asks_no_judge(make_rag: Any) -> None:
     assert [call.signature for call in bench.lm.calls] == ["route", "rewrite"]
 
 
-@pytest.mark.parametrize("text", ["", "  ", "资料里没有提到。", "知识库没有，不过一般来说有", "I don't know."])
+@pytest.mark.parametrize(
+    "text", ["", "  ", "[1]", " [1][2] ", "资料里没有提到。", "知识库没有，不过一般来说有", "I don't know."]
+)
 def test_a_generator_that_finds_no_answer_is_believed(make_rag: Any, text: str) -> None:
     bench = make_rag(helpful(generate={"answer": text}), endless=True)
     record = bench.ask(QUESTION)
