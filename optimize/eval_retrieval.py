@@ -59,6 +59,7 @@ class Ranked:
     def figures(self) -> dict[str, float]:
         """Metrics of this ranking, each in [0, 1]."""
         found = {f"recall@{k}": recall(self.ranked, self.gold, k, either=self.case.either) for k in (1, 3, 5, 8)}
+        found["kept@5"] = len(self.ranked[:5]) / 5  # what the loop reads of five places
         return found | {"ndcg@5": ndcg(self.ranked, self.gold, 5), "mrr": reciprocal_rank(self.ranked, self.gold)}
 
 
@@ -86,6 +87,7 @@ def searches() -> dict[str, dict[Index, RetrievalPlan]]:
         for name, routes in {**variants, "dense + text + questions": ("dense", "text", "questions")}.items()
         for rerank in (True, False)
     }
+    others["standard_retrieval, nothing dropped"] = {"documents": standard.patched({"relative_threshold": 0.0})}
     return {**alone, **fused, **others}
 
 

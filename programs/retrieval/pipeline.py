@@ -126,7 +126,7 @@ class Searcher:
                     lists.append(RankedList(leg.route, outcome, plan.weights.get(leg.route, 1.0)))
             found = self._filtered(fuse(lists), category, degraded)
             if plan.rerank and self._reranker is not None and found:
-                found = await self._rerank(queries[number], found, plan, degraded)
+                found = _near(await self._rerank(queries[number], found, plan, degraded), plan.relative_threshold)
             fused.append(found)
         hits = interleave(fused) if len(fused) > 1 else fused[0]
         kept = [hit for hit in hits if hit.score >= plan.score_threshold]
@@ -195,6 +195,12 @@ class Searcher:
         except AdaptiveRAGError as error:
             degraded[f"rerank: {error.message}"] = None
             return hits
+
+
+def _near(hits: list[Hit], share: float) -> list[Hit]:
+    """Hits that are at least that share as good as the best; scores of a fusion alone say too little for that."""
+    reranked = [hit for hit in hits if "rerank" in hit.raw]
+    return [hit for hit in hits if hit.score >= share * hits[0].score] if len(reranked) == len(hits) else hits
 
 
 def _legs(queries: Sequence[str], routes: Sequence[RouteName], rewritten: str, hypothetical: str) -> list[_Leg]:

@@ -32,6 +32,7 @@ class RetrievalPlan(BaseModel):
         rough_top_k: Rows that each route fetches before fusion.
         rerank: Whether the fused candidates are scored again.
         score_threshold: Fused or reranked hits below it are dropped; in [0, 1].
+        relative_threshold: Reranked hits below this share of the best one's score are dropped; in [0, 1].
         weights: Weight of a route in the fusion, from 0 up; 1.0 where not named.
         fallback_routes: Routes that are added once the others bring nothing new; a patch that names `routes`
             and not these leaves none.
@@ -48,6 +49,7 @@ class RetrievalPlan(BaseModel):
     rough_top_k: int = Field(default=8, ge=1, le=200)
     rerank: bool = True
     score_threshold: float = Field(default=0.0, ge=0.0, le=1.0)
+    relative_threshold: float = Field(default=0.0, ge=0.0, le=1.0)
     weights: dict[RouteName, Annotated[float, Field(ge=0.0, allow_inf_nan=False)]] = Field(default_factory=dict)
     fallback_routes: tuple[RouteName, ...] = ()
     route_timeout: float = Field(default=10.0, gt=0.0, le=300.0)
@@ -62,6 +64,7 @@ class RetrievalPlan(BaseModel):
                 "routes": routes,
                 "rough_top_k": min(2 * self.rough_top_k, 200),
                 "top_k": min(4 * self.top_k, 50),
+                "relative_threshold": 0.0,
                 "decompose": False,
             }
         )

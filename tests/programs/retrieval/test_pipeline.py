@@ -108,7 +108,11 @@ class ByText:
 
     def rerank(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
         self.queries.append(query)
-        scored = [hit.model_copy(update={"score": 0.9 if query[-2:] in hit.passage.text else 0.1}) for hit in hits]
+        scores = [0.9 if query[-2:] in hit.passage.text else 0.1 for hit in hits]
+        scored = [
+            hit.model_copy(update={"score": score, "raw": {**hit.raw, "rerank": score}})
+            for hit, score in zip(hits, scores, strict=True)
+        ]
         return sorted(scored, key=lambda hit: (-hit.score, hit.passage.id))
 
 
@@ -119,6 +123,19 @@ def test_reranking_changes_the_order_and_the_threshold_counts_after_it(
     assert ids(bench.search("退货还是发票", rerank=True))[0] == "d2"
     assert ids(bench.search("退货还是发票", rerank=True, score_threshold=0.5)) == ["d2"]
     assert ids(bench.search("退货", rerank=False))[0] == "d1"
+
+
+def test_what_is_far_worse_than_the_best_is_dropped_once_it_was_reranked(
+    embedder: Any, corpus_k: Sequence[Passage]
+) -> None:
+    bench = Bench(embedder, corpus_k, ByText())
+    scores = [hit.score for hit in bench.search("退货还是发票", rerank=True).hits]
+    assert scores[0] > scores[1] > 0
+    ratio = scores[1] / scores[0]
+    assert len(bench.search("退货还是发票", rerank=True, relative_threshold=ratio).hits) >= 2
+    assert ids(bench.search("退货还是发票", rerank=True, relative_threshold=ratio + 0.01)) == ["d2"]
+    everything = bench.search("退货还是发票", rerank=False)
+    assert ids(bench.search("退货还是发票", rerank=False, relative_threshold=1.0)) == ids(everything)
 
 
 def test_each_part_of_a_comparison_is_reranked_by_its_own_words(embedder: Any, corpus_k: Sequence[Passage]) -> None:
