@@ -174,14 +174,15 @@ def replay(record: Answer, dials: Dials, live: Dials) -> Replayed | Unknown:
     place = decisions.best_of([decisions.rank(h.answer, h.relevance, h.grounding, h.utility) for h in hops])
     best = hops[place]
     searched = not any(hop.outages for hop in record.trace[: len(hops)])
-    stop = decisions.final_stop(stop, answered=bool(best.answer), searched=searched)
+    answer = decisions.tellable(best.answer, best.grounding)
+    stop = decisions.final_stop(stop, answered=bool(answer), searched=searched)
     status = decisions.status_of(
         passed=decisions.all_passed((best.relevance, best.grounding, best.utility)),
-        answered=bool(best.answer),
+        answered=bool(answer),
         stop=stop,
         searched=searched,
     )
-    return Replayed(tuple(hops), place + 1 if best.answer else 0, best.answer, status, stop, max(calls, 0))
+    return Replayed(tuple(hops), place + 1 if answer else 0, answer, status, stop, max(calls, 0))
 
 
 def bound_of(record: Answer, live: Dials) -> int:

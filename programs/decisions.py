@@ -38,12 +38,22 @@ def all_passed(verdicts: Iterable[Verdict | None]) -> bool:
     return all(verdict is not None and verdict.passed for verdict in verdicts)
 
 
+def tellable(answer: str, grounding: Verdict | None) -> str:
+    """What may be told, marked as unverified if need be: "" where the answer holds a number that nobody gave.
+
+    An answer that a judge doubts may be right; one with an invented number is not, and a reader takes numbers
+    for facts whatever stands below them.
+    """
+    invented = grounding is not None and grounding.source == "check" and grounding.error_kind is None
+    return "" if invented else answer
+
+
 def rank(answer: str, relevance: Verdict | None, grounding: Verdict | None, utility: Verdict | None) -> Rank:
-    """Better hops are greater: an answer, then judges passed, then the scores; UNKNOWN is 0."""
+    """Better hops are greater: an answer that may be told, then judges passed, then the scores; UNKNOWN is 0."""
     verdicts = (grounding, utility, relevance)
     first, second, third = (verdict.score or 0.0 if verdict is not None else 0.0 for verdict in verdicts)
     passed = sum(verdict is not None and verdict.passed for verdict in verdicts)
-    return 4 * bool(answer) + passed, first, second, third
+    return 4 * bool(tellable(answer, grounding)) + passed, first, second, third
 
 
 def best_of(ranks: Sequence[Rank]) -> int:
@@ -80,7 +90,7 @@ def stands(now: Verdict, earlier: Iterable[Verdict]) -> Verdict:
         now: The verdict of this hop.
         earlier: Verdicts of the same judge on the same answer.
     """
-    if now.source != "check":
+    if now.error_kind is None:
         return now
     return next((one for one in earlier if one.source == "lm" and not one.passed and not one.unknown), now)
 

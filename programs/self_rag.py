@@ -118,7 +118,7 @@ class SelfRAG(AsyncModule):
             ahead: A search for the question that was begun already.
 
         Returns:
-            `answer` ("" when there is none), `passages` it was written from, `passed` (all judges),
+            `answer` ("" when there is none that may be told), `passages` it was written from, `passed` (all judges),
             `stop_reason`, `trace` (tuple of `HopTrace`), `best_hop` (0 when no hop has an answer)
             `reasons` why the best hop did not pass, and `searched` (whether every search of every
             hop worked, so that "not found" may be said).
@@ -152,14 +152,15 @@ class SelfRAG(AsyncModule):
             before = account.usage()
         best = hops[decisions.best_of([hop.rank for hop in hops])]
         searched = not any(hop.turn.found.outages for hop in hops)
-        stop = decisions.final_stop(stop, answered=bool(best.answer), searched=searched)
+        answer = decisions.tellable(best.answer, best.grounding)
+        stop = decisions.final_stop(stop, answered=bool(answer), searched=searched)
         return dspy.Prediction(
-            answer=best.answer,
-            passages=best.shown if best.answer else (),
+            answer=answer,
+            passages=best.shown if answer else (),
             passed=best.passed,
             stop_reason=stop,
             trace=tuple(traces),
-            best_hop=best.number if best.answer else 0,
+            best_hop=best.number if answer else 0,
             reasons=tuple(best.reasons),
             searched=searched,
         )
