@@ -144,6 +144,21 @@ def test_a_stand_in_does_not_overrule_the_no_of_an_earlier_hop(make_rag: Any) ->
     assert (record.status, record.stop_reason) == ("best_effort", "max_hops")
 
 
+def test_an_answer_with_an_invented_number_is_not_told(make_rag: Any) -> None:
+    bench = make_rag(helpful(generate={"answer": "退货要付 45 元[1]。"}), passages=ALL)
+    record = bench.ask(QUESTION)
+    assert (record.status, record.best_hop, record.passages) == ("no_evidence", 0, ())
+    assert "45" not in record.answer
+    assert record.trace[0].answer == "退货要付 45 元[1]。", "the trace shows what was written"
+
+
+def test_a_doubted_answer_is_preferred_to_one_with_an_invented_number(make_rag: Any) -> None:
+    answers = in_turn({"answer": "退货运费由买家承担[1]。"}, {"answer": "退货要付 45 元[1]。"})
+    record = make_rag(helpful(generate=answers, grounding=NO), endless=True).ask(QUESTION, plan=hop_plan(2))
+    assert (record.status, record.best_hop) == ("best_effort", 1)
+    assert "买家" in record.answer
+
+
 # -- the critical path -----------------------------------------------------------------------
 
 
