@@ -24,6 +24,7 @@ from programs.adaptive_rag import AdaptiveRAG
 from programs.build import build_resources, compiled_program
 from programs.errors import LanguageModelError
 from programs.lm import ask
+from programs.opinions import hearing
 from programs.prompting import render_passages
 from programs.settings import load_settings
 from programs.state import signature_digest
@@ -85,8 +86,9 @@ async def _look(program: AdaptiveRAG, document: Passage) -> _Seen:
         _raise_if_unreached(error.kind)
         answer = None
     judges = program.judges
-    grounded = (await judges.grounding.acall(question=QUESTION, answer=WRONG, passages=passages)).verdict
-    relevant = (await judges.relevance.acall(question=QUESTION, passages=passages)).verdict
+    with hearing():  # asked anew beside each document: it might change the verdict on the other passage
+        grounded = (await judges.grounding.acall(question=QUESTION, answer=WRONG, passages=passages)).verdict
+        relevant = (await judges.relevance.acall(question=QUESTION, passages=passages)).verdict
     for verdict in (grounded, relevant):
         _raise_if_unreached(verdict.error_kind)
     scores = [relevant.passage_scores[one.id] for one in passages]

@@ -67,7 +67,8 @@ def rejects(word: str) -> Callable[[Call], Reply]:
 
 
 def found(make_rag: Any, passages: list[Passage], case: QuestionCase = CASE, **script: Any) -> Any:
-    bench = make_rag(helpful(**{"generate": reads, **script}), passages=passages)
+    # An answer that is written beside the relevance judge does not lack what the judge rejects.
+    bench = make_rag(helpful(**{"generate": reads, **script}), passages=passages, overlap=False)
     return blame(case, bench.rag.resources, KNOWN)
 
 
