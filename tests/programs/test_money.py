@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from endpoint_requests import failure, request
-from loop_scripts import NO, QUESTION, hop_plan
+from loop_scripts import NO, QUESTION, hop_plan, in_turn, judged
 from scripted_lm import Reply, ScriptedLM, helpful, scripted_lm
 
 from programs import cli
@@ -129,7 +129,8 @@ async def test_a_call_that_waits_for_room_ends_at_the_deadline() -> None:
 
 
 def test_when_the_money_is_used_up_the_best_answer_so_far_is_given(make_rag: Any) -> None:
-    bench = make_rag(helpful(grounding=NO), options=PRICED, max_cost=4000)
+    grounding = in_turn(*(judged(0.1 * n) for n in range(1, 5)))  # each hop is a little nearer, so there is another
+    bench = make_rag(helpful(grounding=grounding), endless=True, options=PRICED, max_cost=4000)
     record = bench.ask(QUESTION, plan=hop_plan(10))
     assert (record.status, record.stop_reason) == ("best_effort", "budget")
     assert "七天" in record.answer
@@ -158,7 +159,7 @@ def test_roles_cost_what_their_own_endpoints_cost(make_rag: Any) -> None:
 
 
 def test_hops_share_the_cost_and_the_record_keeps_it(make_rag: Any) -> None:
-    record = make_rag(helpful(grounding=NO), options=PRICED).ask(QUESTION, plan=hop_plan(2))
+    record = make_rag(helpful(grounding=NO), endless=True, options=PRICED).ask(QUESTION, plan=hop_plan(2))
     assert len(record.trace) == 2
     assert 0 < sum(hop.usage.cost for hop in record.trace) < record.usage.cost  # the router was asked before
     again = Answer.model_validate_json(json.dumps(record.model_dump(mode="json")))

@@ -2,6 +2,8 @@
 
 import json
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +11,10 @@ from loop_scripts import NO, QUESTION, YES, hop_plan, in_turn, judged, relevant
 from scripted_lm import Reply, helpful
 
 from programs import decisions
+from programs.adaptive_rag import AdaptiveRAG
+from programs.classifier import Opinion
 from signatures.records import Passage
+from signatures.vocabulary import INTENTS
 
 ALL = [
     Passage(id="a", document_id="a", text="退货运费由买家承担。"),
@@ -224,6 +229,21 @@ def test_the_search_begins_while_the_router_thinks(make_rag: Any) -> None:
     assert record.strategy == "standard_retrieval"
     assert searched == [1], "begun before the router's reply"
     assert len(bench.text.searches) == 1, "and not done again"
+
+
+def test_nothing_is_searched_for_what_is_probably_small_talk(make_rag: Any) -> None:
+    bench = make_rag(helpful(route={**helpful()(route_call()), "intent": "CHIT_CHAT"}), passages=ALL)
+    shares = {intent: 0.7 if intent == "CHIT_CHAT" else 0.06 for intent in INTENTS}
+    guess = Opinion(probabilities=shares, clarify=0.1, clear=True, sure=False, must_ask=False)
+    classifier = SimpleNamespace(classify=lambda _: guess, lm_weight=lambda _: 1.0)
+    rag = AdaptiveRAG(replace(bench.rag.resources, classifier=classifier))
+    assert rag(question="在吗").record.strategy == "direct_reply"
+    assert bench.lm.count("route") == 1
+    assert bench.text.searches == []
+
+
+def route_call() -> Any:
+    return SimpleNamespace(signature="route")
 
 
 def test_a_search_that_was_guessed_wrong_is_not_used(make_rag: Any) -> None:
