@@ -31,7 +31,8 @@ made the fusion worse, so no plan begins with them, nor with a paraphrase or an 
 of seconds each (`optimize/LOG.md`); `--plan '{"routes": [...]}'` switches any of them on."""
 _NEAR = 0.1
 """Every passage costs tokens three times over, and one that is nearly surely about something else misleads a small
-model more than it helps: a third fewer passages for one point of recall (`optimize/LOG.md`)."""
+model more than it helps: a third fewer passages at the same recall (`optimize/LOG.md`). Not for code, where it cost
+recall: the scores were fitted on documents."""
 _LOOK_FURTHER: tuple[RouteName, ...] = ("summaries",)
 """Added where the first routes brought nothing that answers."""
 
@@ -84,7 +85,6 @@ STRATEGY_TABLE: Mapping[Strategy, StrategyEntry] = MappingProxyType(
                 top_k=5,
                 rough_top_k=10,
                 weights={"text": 2.0, "questions": 2.0},
-                relative_threshold=_NEAR,
                 fallback_routes=_LOOK_FURTHER,
                 max_hops=2,
             ),
