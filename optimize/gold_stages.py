@@ -74,11 +74,11 @@ class GoldRelevance(RelevanceJudge):
         super().__init__(resources)
         self.gold = gold
 
-    async def aforward(self, *, question: str, passages: Sequence[Passage | Hit | str]) -> dspy.Prediction:
+    async def aforward(self, *, question: str, passages: Sequence[Passage | Hit | str], **more: Any) -> dspy.Prediction:
         items = [passage_of(item) for item in passages]
         if not items:
             return self._verdict(0.0, "没有检索到任何资料", source="rule")
-        return self._combined(items, [float(item.id in self.gold) for item in items], source="rule")
+        return self._combined(items, {item.id: float(item.id in self.gold) for item in items}, source="rule")
 
 
 class GoldGrounding(GroundingJudge):

@@ -223,8 +223,7 @@ def _judged(hop: HopTrace, dials: Dials, live: Dials) -> ReplayedHop | Unknown:
         chosen = decisions.kept(ids, relevance.passage_scores, dials.relevance)
         recorded = decisions.kept(ids, relevance.passage_scores, live.relevance)
         if chosen != recorded:
-            # The answer of an overlapped hop was written from all hits; a later one may have been given up.
-            if chosen and not (hop.overlapped and hop.shown and hop.hop == 1):
+            if chosen:
                 return Unknown("an answer from other passages")
             kept = chosen
             if not chosen:
@@ -274,5 +273,6 @@ def _ways(hops: Sequence[HopTrace | ReplayedHop], taken: Sequence[Decision]) -> 
 def _calls_of_answer(hop: HopTrace) -> int:
     """Calls for writing and judging an answer that would not have been made where no passage had stayed."""
     verdicts = [v for v in (hop.grounding, hop.utility) if v is not None and not v.cached]
-    written = not hop.overlapped  # an overlapped answer is paid for before its passages are judged
+    # An overlapped answer is paid for before its passages are judged.
+    written = hop.written_again or not hop.overlapped
     return written + sum(v.source == "lm" or v.error_kind is not None for v in verdicts)

@@ -22,7 +22,7 @@ from programs.errors import LanguageModelError
 from programs.judges import GroundingJudge, Judges, RelevanceJudge, UtilityJudge
 from programs.lm import RoleLMs
 from programs.lm_line import EndpointSettings
-from programs.opinions import Opinion, hearing, judge_key
+from programs.opinions import Opinion, OpinionCache, hearing, judge_key
 from programs.prompting import passage_of
 from programs.settings import ROLES
 from programs.trust import JudgeTrust, remember
@@ -224,5 +224,5 @@ class _PlantedLMs(RoleLMs):
 def _with_reply(judge: Judge, text: str, finish: str) -> Judge:
     """The judge as it is, but for the language model that it asks."""
     planted = copy.copy(judge)
-    planted.resources = replace(judge.resources, lms=_PlantedLMs(text, finish))
+    planted.resources = replace(judge.resources, lms=_PlantedLMs(text, finish), opinions=OpinionCache())
     return planted

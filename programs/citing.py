@@ -1,7 +1,7 @@
 """Which passages an answer rests on, and how that is shown."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from programs import evidence
 from signatures.records import Citation, Passage
@@ -39,6 +39,27 @@ def cite(answer: str, passages: Sequence[Passage]) -> tuple[str, tuple[Citation,
         if (p := passages[n - 1])
     ]
     return text, tuple(sorted(citations, key=lambda citation: citation.number))
+
+
+def moved(answer: str, places: Mapping[int, int]) -> str | None:
+    """The answer with its marks renumbered; None where it names a number that has no new place.
+
+    Args:
+        answer: Text with the model's marks.
+        places: New number by old one, both from 1.
+    """
+    lost = False
+
+    def renumber(match: re.Match[str]) -> str:
+        nonlocal lost
+        if match.group(1) is None:
+            return match.group()
+        numbers = [int(n) for n in re.findall(r"\d+", match.group(1))]
+        lost = lost or any(n not in places for n in numbers)
+        return "".join(f"[{places[n]}]" for n in numbers if n in places)
+
+    text = _MARK.sub(renumber, answer)
+    return None if lost else text
 
 
 def _supporting(answer: str, passages: Sequence[Passage]) -> list[int]:

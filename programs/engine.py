@@ -8,17 +8,46 @@ call tens of milliseconds, which is more than this program may cost in all.
 
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from dspy import lm15
 
 from programs import background, budget
 from programs.endpoint import COOL_DOWN, Body, Deadline, EndpointClient
+from programs.lm_line import EndpointSettings
 from programs.logprobs import reply_tokens, sound_tokens
 from programs.replies import ReplyEmpty, ReplyTruncated
 
 _FAILOVER = (lm15.TransportError, lm15.ProviderError, ReplyEmpty)
 """What another endpoint may do better. A cut reply is not among them: the model is the same length."""
+
+
+@dataclass
+class Answered:
+    """Who gave the last reply in a block.
+
+    Attributes:
+        endpoint: None where none did yet, or where a reply came from no endpoint.
+    """
+
+    endpoint: EndpointSettings | None = None
+
+
+_answered: ContextVar[Answered | None] = ContextVar("adaptive_rag_answered", default=None)
+
+
+@contextmanager
+def answering() -> Iterator[Answered]:
+    """Learn which endpoint answers the call in the block: after a failover it is not the first one."""
+    found = Answered()
+    token = _answered.set(found)
+    try:
+        yield found
+    finally:
+        _answered.reset(token)
 
 
 class AsyncEngine:
@@ -58,6 +87,9 @@ class AsyncEngine:
                 # The request's own deadline; an endpoint's time-out is among the errors above.
                 raise Deadline("the request's deadline is used up", code="deadline") from error
             endpoint.cool_until = 0.0
+            # The object is shared with whoever asked, although this runs on another task.
+            if (listener := _answered.get()) is not None:
+                listener.endpoint = endpoint.settings
             choice = {**reply["choices"][0], "message": {"role": "assistant", "content": text}}
             tokens = sound_tokens(choice.pop("logprobs", None))
             if tokens is not None:

@@ -8,205 +8,27 @@ is UNKNOWN, which never passes.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dspy
 
-from programs import background, evidence
-from programs.decisions import reaches
+from programs import evidence
 from programs.errors import LanguageModelError
-from programs.features import grounding_features, relevance_features, utility_features
-from programs.labels import aligned_labels, label_probabilities, numbered
-from programs.lm import ask
-from programs.module import AsyncModule, Resources
-from programs.opinions import Opinion, OpinionCache, judge_key, report
+from programs.features import grounding_features, utility_features
+from programs.judge_base import Judge, Said
+from programs.module import Resources
+from programs.opinions import Opinion
 from programs.prompting import passage_of, render_passages
-from programs.similarity import Similarity
-from programs.weighing import JudgeState, log_odds
-from signatures.judging import JudgeGrounding, JudgeRelevance, JudgeUtility
+from programs.relevance import RelevanceJudge
+from signatures.judging import JudgeGrounding, JudgeUtility
 from signatures.records import Hit, Passage, Verdict
-from signatures.vocabulary import NO, YES, FailureKind, JudgeName
+from signatures.vocabulary import FailureKind, JudgeName
 
-_LOGPROBS = {"logprobs": True, "top_logprobs": 10}
-_REPAIRABLE: tuple[FailureKind, ...] = ("parse", "empty", "truncated")
-
-
-class _Judge(AsyncModule):
-    """What the judges share: one predictor, one threshold, one repair."""
-
-    name: JudgeName
-
-    def __init__(self, resources: Resources, signature: type[dspy.Signature]) -> None:
-        super().__init__()
-        self.judge = dspy.Predict(signature)
-        self.resources = resources
-
-    @property
-    def threshold(self) -> float:
-        return self.resources.thresholds[self.name]
-
-    @property
-    def _state(self) -> JudgeState | None:
-        return self.resources.judges.get(self.name) if self.resources.similarity is not None else None
-
-    async def _features(self, extract: Callable[[Similarity], Any]) -> Any:
-        """What `extract` gives, off the loop; None where this judge weighs nothing."""
-        similarity = self.resources.similarity
-        if similarity is None or self._state is None:
-            return None
-        return await background.in_thread(partial(extract, similarity))
-
-    async def _ask(self, **inputs: Any) -> dspy.Prediction:
-        lm = self.resources.lms["judge"]
-        try:
-            return await ask(self.judge, lm, role="judge", config=_LOGPROBS, **inputs)
-        except LanguageModelError as error:
-            if error.kind not in _REPAIRABLE:
-                raise
-            # The same request would give the same reply at temperature 0.
-            return await ask(self.judge, lm, role="judge", config={**_LOGPROBS, "temperature": 0.5}, **inputs)
-
-    @property
-    def _identity(self) -> str:
-        return judge_key(self.name, self.judge, self.resources.lms.identity("judge"))
-
-    async def _opinion(self, *asked: str, **inputs: Any) -> tuple[float, str, bool]:
-        """The language model's probability of 是, its reason, and whether both were known without a call.
-
-        Args:
-            asked: What the opinion depends on.
-            inputs: The signature's.
-
-        Raises:
-            LanguageModelError: No usable reply.
-        """
-        key = OpinionCache.key(self._identity, *asked)
-        known = self.resources.opinions.get(key)
-        if known is not None:
-            return *known, True
-        reply = await self._ask(**inputs)
-        probabilities = label_probabilities(reply)
-        score = probabilities[0] if probabilities else float(reply.verdict == YES)
-        report([score])
-        reason = reply.reason.strip()
-        self.resources.opinions.put(key, score, reason)
-        return score, reason, False
-
-    def _verdict(self, score: float | None, reason: str, **more: Any) -> dspy.Prediction:
-        passed = reaches(score, self.threshold)
-        verdict = Verdict(judge=self.name, score=score, passed=passed, reason=reason, **more)
-        return dspy.Prediction(verdict=verdict, score=score, passed=passed, reason=reason)
-
-    def _weighed(
-        self,
-        opinion: tuple[float, str, bool],
-        features: Mapping[str, float] | None,
-        seen: Mapping[str, float],
-    ) -> dspy.Prediction:
-        score, reason, cached = opinion
-        if self._state is None or features is None:
-            return self._verdict(score, reason, cached=cached, evidence=dict(seen))
-        weighed = self._state.weighed.probability({**features, "lm": log_odds(score)})
-        if (weighed >= self.threshold) != (score >= 0.5):
-            # The sentence would contradict the verdict.
-            reason = f"语言模型的判断是“{YES if score >= 0.5 else NO}”，与其他依据合起来不成立（{reason}）"
-        return self._verdict(weighed, reason, cached=cached, evidence={**seen, **features, "lm": score})
-
-    def _alone(self, features: Mapping[str, float]) -> float | None:
-        """Probability without a language model; None where it would be a guess."""
-        assert self._state is not None
-        probability = self._state.alone.probability(features)
-        return None if self._state.low < probability < self._state.high else probability
+__all__ = ["GroundingJudge", "Judges", "RelevanceJudge", "UtilityJudge"]
 
 
-class RelevanceJudge(_Judge):
-    """Which passages hold what the question needs; the verdict's score is the best passage's."""
-
-    name: JudgeName = "relevance"
-
-    def __init__(self, resources: Resources) -> None:
-        super().__init__(resources, JudgeRelevance)
-
-    async def aforward(self, *, question: str, passages: Sequence[Passage | Hit | str]) -> dspy.Prediction:
-        """Judge passages.
-
-        Args:
-            question: The question.
-            passages: Passages, hits or bare texts; empty gives score 0 without a call.
-
-        Returns:
-            `verdict` (with `passage_scores` by passage id), `score`, `passed`, `reason`.
-        """
-        items = [passage_of(item) for item in passages]
-        if not items:
-            return self._verdict(0.0, "没有检索到任何资料", source="rule")
-        features = await self._features(lambda near: relevance_features(question, items, near))
-        identity = self._identity
-        keys = [OpinionCache.key(identity, question, item.heading, item.text) for item in items]
-        known = [self.resources.opinions.get(key) for key in keys]
-        scores: Opinion = [None if one is None else one[0] for one in known]
-        missing = [place for place, one in enumerate(known) if one is None]
-        failed: LanguageModelError | None = None
-        if missing:
-            try:
-                found = await self.opinion(question=question, passages=[items[place] for place in missing])
-            except LanguageModelError as error:
-                failed = error
-            else:
-                for place, score in zip(missing, found, strict=True):
-                    scores[place] = score
-                    if score is not None:
-                        self.resources.opinions.put(keys[place], score)
-        scores = [
-            self._score(question, item, None if features is None else features[place], score, failed is not None)
-            for place, (item, score) in enumerate(zip(items, scores, strict=True))
-        ]
-        if failed is not None:
-            return self._combined(items, scores, source="check", error_kind=failed.kind)
-        return self._combined(items, scores, cached=not missing)
-
-    async def opinion(self, *, question: str, passages: Sequence[Passage | Hit | str]) -> Opinion:
-        """What the language model alone says of each passage.
-
-        Raises:
-            LanguageModelError: No usable reply.
-        """
-        items = [passage_of(item) for item in passages]
-        signature = numbered(self.judge.signature, len(items))
-        reply = await self._ask(passages=render_passages(items), question=question, signature=signature)
-        labels = aligned_labels(reply.verdicts, len(items))
-        probabilities = label_probabilities(reply, "verdicts")
-        scores: Opinion = [None if label is None else float(label == YES) for label in labels]
-        if len(probabilities) == len(items) and None not in labels:
-            scores = list(probabilities)
-        return report(scores)
-
-    def _score(
-        self, question: str, item: Passage, features: Mapping[str, float] | None, score: float | None, failed: bool
-    ) -> float | None:
-        """A passage's score from what the language model said of it, or from what can be seen without one."""
-        if self._state is not None and features is not None:
-            if score is None:
-                return self._alone(features)
-            return self._state.weighed.probability({**features, "lm": log_odds(score)})
-        if score is not None or not failed:
-            return score
-        overlap = evidence.term_overlap(question, f"{item.heading}\n{item.text}")
-        # Shared words are a sign; that there are few is none, as the right passage may use others.
-        return overlap if overlap >= self.threshold else None
-
-    def _combined(self, items: list[Passage], scores: list[float | None], **more: Any) -> dspy.Prediction:
-        known = [score for score in scores if score is not None]
-        best = max(known) if known else None
-        kept = sum(score >= self.threshold for score in known)
-        reason = f"{len(items)} 段资料中有 {kept} 段与问题相关" if known else "相关性判断没有可用的结果"
-        by_id = {item.id: score for item, score in zip(items, scores, strict=True)}
-        return self._verdict(best, reason, passage_scores=by_id, **more)
-
-
-class GroundingJudge(_Judge):
+class GroundingJudge(Judge):
     """Whether everything in an answer follows from the passages."""
 
     name: JudgeName = "grounding"
@@ -245,9 +67,10 @@ class GroundingJudge(_Judge):
         Raises:
             LanguageModelError: No usable reply.
         """
-        return [(await self._asked(question, answer, [passage_of(item) for item in passages]))[0]]
+        said = await self._asked(question, answer, [passage_of(item) for item in passages])
+        return list(said.scores)
 
-    async def _asked(self, question: str, answer: str, items: Sequence[Passage]) -> tuple[float, str, bool]:
+    async def _asked(self, question: str, answer: str, items: Sequence[Passage]) -> Said:
         shown = [text for item in items for text in (item.heading, item.text)]
         return await self._opinion(
             question, answer, *shown, passages=render_passages(items), question=question, answer=answer
@@ -269,7 +92,7 @@ class GroundingJudge(_Judge):
         return self._verdict(score, reason, source="check", error_kind=kind, evidence=found.features)
 
 
-class UtilityJudge(_Judge):
+class UtilityJudge(Judge):
     """Whether an answer answers the question."""
 
     name: JudgeName = "utility"
@@ -302,9 +125,9 @@ class UtilityJudge(_Judge):
         Raises:
             LanguageModelError: No usable reply.
         """
-        return [(await self._asked(question, answer))[0]]
+        return list((await self._asked(question, answer)).scores)
 
-    async def _asked(self, question: str, answer: str) -> tuple[float, str, bool]:
+    async def _asked(self, question: str, answer: str) -> Said:
         plain = evidence.strip_citations(answer)
         return await self._opinion(question, plain, question=question, answer=plain)
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import NamedTuple
 
 import dspy
 from cachetools import LRUCache
@@ -20,6 +21,20 @@ KEPT = 20_000
 """Opinions of one program; about half a kilobyte each."""
 Opinion = list[float | None]
 """What the language model alone says: its probability of 是 for each label, None where it gave none."""
+
+
+class Kept(NamedTuple):
+    """One opinion.
+
+    Attributes:
+        scores: Probability of 是 for each label, in order.
+        reason: The model's sentence, "" where none is asked for.
+    """
+
+    scores: tuple[float, ...]
+    reason: str = ""
+
+
 _heard: ContextVar[list[Opinion] | None] = ContextVar("adaptive_rag_heard", default=None)
 
 
@@ -50,17 +65,17 @@ def judge_key(name: JudgeName, predict: dspy.Predict, lm: str) -> str:
 
 
 class OpinionCache:
-    """Scores and reasons by judge, prompt, language model and inputs; the least recently used go first.
+    """What a judge's language model said, by judge, prompt, language model and everything that it was shown.
 
-    What failed is not kept. An optimizer that follows every call, or somebody who listens, is never
-    answered from here.
+    The least recently used go first. What failed is not kept. An optimizer that follows every call, or
+    somebody who listens, is never answered from here, and what they hear is not kept: it may be sampled.
 
     Args:
         size: Most opinions that are kept.
     """
 
     def __init__(self, size: int = KEPT) -> None:
-        self._kept: LRUCache[str, tuple[float, str]] = LRUCache(size)
+        self._kept: LRUCache[str, Kept] = LRUCache(size)
         self._lock = threading.Lock()
 
     @staticmethod
@@ -68,21 +83,27 @@ class OpinionCache:
         """Key of one opinion.
 
         Args:
-            judge: As `judge_key` gives it.
+            judge: As `judge_key` gives it, of the language model that answered.
             inputs: Everything that the prompt shows.
         """
         text = json.dumps([judge, *inputs], ensure_ascii=False)
         return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
-    def get(self, key: str) -> tuple[float, str] | None:
-        """Score and reason, None where they are not known or have to be asked for."""
-        if _heard.get() is not None or wanted_trace() is not None:
+    def get(self, key: str) -> Kept | None:
+        """What is kept, None where it is not known or has to be asked for."""
+        if _followed():
             return None
         with self._lock:
-            found: tuple[float, str] | None = self._kept.get(key)
+            found: Kept | None = self._kept.get(key)
             return found
 
-    def put(self, key: str, score: float, reason: str = "") -> None:
+    def put(self, key: str, kept: Kept) -> None:
         """Keep an opinion."""
+        if _followed():
+            return
         with self._lock:
-            self._kept[key] = (score, reason)
+            self._kept[key] = kept
+
+
+def _followed() -> bool:
+    return _heard.get() is not None or wanted_trace() is not None

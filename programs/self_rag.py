@@ -3,7 +3,8 @@
     for each hop, at most `max_hops`:
         search the query (the parts of the question side by side where the plan says so)
         relevance: keep the passages that hold what the question needs
-        generate from them; where the endpoints take two requests at once, beside the relevance judge
+        generate from them; where the endpoints take two requests at once, beside the relevance judge, and
+            again where that answer leans on a passage that did not stay
         grounding and utility of the answer, side by side
         finish if all three pass, else search for what no hop has seen (`programs.next_search`)
     the best-judged hop is the result
@@ -15,10 +16,11 @@ Self-RAG (Asai et al., 2023, arXiv:2310.11511), with prompts instead of trained 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import dspy
 
-from programs import budget, decisions, evidence
+from programs import budget, citing, decisions, evidence
 from programs.errors import LanguageModelError
 from programs.judges import Judges
 from programs.language import NAMES, detect_language
@@ -35,6 +37,13 @@ from signatures.records import Hit, HopTrace, Passage, Usage, Verdict
 from signatures.vocabulary import Decision, StopReason
 
 
+class _Written(NamedTuple):
+    """An answer with its marks, and the passages that they number."""
+
+    answer: str
+    passages: tuple[Passage, ...]
+
+
 @dataclass
 class _Hop:
     """A hop in the making; becomes a `HopTrace`."""
@@ -47,6 +56,7 @@ class _Hop:
     kept: tuple[Passage, ...] = ()
     shown: tuple[Passage, ...] = ()
     overlapped: bool = False
+    written_again: bool = False
     relevance: Verdict | None = None
     grounding: Verdict | None = None
     utility: Verdict | None = None
@@ -79,6 +89,7 @@ class _Hop:
             kept=tuple(passage.id for passage in self.kept),
             shown=tuple(passage.id for passage in self.shown),
             overlapped=self.overlapped,
+            written_again=self.written_again,
             relevance=self.relevance,
             grounding=self.grounding,
             utility=self.utility,
@@ -182,7 +193,7 @@ class SelfRAG(AsyncModule):
             hop.reasons.append("检索暂时不可用")
             return "retrieval_unavailable"
         try:
-            if await self._write(hop, question, [{passage.id for passage in one.shown} for one in earlier]):
+            if await self._write(hop, question, earlier):
                 await self._judge_answer(hop, question, earlier)
             proved.update({hit.passage.id: hit for hit in hop.hits if hit.passage in hop.kept})
         except LanguageModelError as error:
@@ -191,27 +202,44 @@ class SelfRAG(AsyncModule):
             return limit_of(error) or "lm_unavailable"
         return None
 
-    async def _write(self, hop: _Hop, question: str, earlier: Sequence[set[str]]) -> bool:
+    async def _write(self, hop: _Hop, question: str, earlier: Sequence[_Hop]) -> bool:
         """Judge the passages and write an answer; whether one was written, from more than earlier hops had."""
-        writing: asyncio.Task[str] | None = None
+        writing: asyncio.Task[_Written] | None = None
         if hop.hits and self._overlaps:
             hop.overlapped = True
-            writing = asyncio.create_task(self._generate(question, hop, tuple(hit.passage for hit in hop.hits)))
+            writing = asyncio.create_task(self._generate(question, tuple(hit.passage for hit in hop.hits)))
         try:
-            await self._judge_relevance(hop, question)
+            await self._judge_relevance(hop, question, earlier)
             kept = {passage.id for passage in hop.kept}
-            if kept and any(kept <= shown for shown in earlier):
+            if kept and any(kept <= {passage.id for passage in one.shown} for one in earlier):
                 hop.reasons.append("没有找到新的相关资料")
             elif kept:
-                hop.answer = await (writing or self._generate(question, hop, hop.kept))
+                written = await (writing or self._generate(question, hop.kept))
+                if writing is not None and len(kept) < len(hop.hits):
+                    counts = self._from_kept(written, hop.kept)
+                    hop.written_again = counts is None
+                    written = counts or await self._generate(question, hop.kept)
+                hop.answer, hop.shown = written
                 return True
-            hop.shown = ()
             return False
         finally:
             if writing is not None and not writing.done():
                 writing.cancel()
-            elif writing is not None:
+            elif writing is not None and not writing.cancelled():
                 writing.exception()  # looked at, also where nobody needs the answer any more
+
+    @staticmethod
+    def _from_kept(written: _Written, kept: Sequence[Passage]) -> _Written | None:
+        """An answer that was written from all that was found, as one from the passages that stayed.
+
+        None where it cannot pass for one: a passage that stayed was not read, or one that did not is cited.
+        """
+        answer, shown = written
+        if not set(kept) <= set(shown):
+            return None
+        places = {place: kept.index(passage) + 1 for place, passage in enumerate(shown, 1) if passage in kept}
+        moved = citing.moved(answer, places)
+        return None if moved is None else _Written(moved, tuple(kept))
 
     @property
     def _overlaps(self) -> bool:
@@ -222,8 +250,14 @@ class SelfRAG(AsyncModule):
         lms = self.resources.lms
         return self.resources.settings.overlap and lms.parallel("generator") and lms.parallel("judge")
 
-    async def _judge_relevance(self, hop: _Hop, question: str) -> None:
-        judged = await self.judges.relevance.acall(question=question, passages=hop.hits)
+    async def _judge_relevance(self, hop: _Hop, question: str, earlier: Sequence[_Hop]) -> None:
+        known = {
+            passage: score
+            for one in earlier
+            if one.relevance is not None and one.relevance.error_kind is None
+            for passage, score in one.relevance.passage_scores.items()
+        }
+        judged = await self.judges.relevance.acall(question=question, passages=hop.hits, known=known)
         verdict: Verdict = judged.verdict
         hop.relevance = verdict
         emit("judged", hop.number, verdict=verdict)
@@ -245,7 +279,7 @@ class SelfRAG(AsyncModule):
             if hop.answer and not verdict.passed and verdict.reason:
                 hop.reasons.append(verdict.reason)
 
-    async def _generate(self, question: str, hop: _Hop, everything: tuple[Passage, ...]) -> str:
+    async def _generate(self, question: str, everything: tuple[Passage, ...]) -> _Written:
         """The answer, "" where the passages hold none; with fewer passages when they do not fit."""
         for passages in (everything, everything[: len(everything) // 2]):
             try:
@@ -262,9 +296,8 @@ class SelfRAG(AsyncModule):
                     raise
                 budget.current().note("资料超出模型的上下文，已去掉排名靠后的段落")
                 continue
-            hop.shown = passages
             answer = str(reply.answer).strip()
             # A bare "[1]" answers nothing.
             said = evidence.strip_citations(answer).strip()
-            return answer if said and not evidence.is_refusal(answer) else ""
+            return _Written(answer if said and not evidence.is_refusal(answer) else "", passages)
         raise AssertionError("the second attempt returns or raises")

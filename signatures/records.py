@@ -192,9 +192,11 @@ class HopTrace(Record):
         answer: What was written, "" when nothing was.
         hits: What was found, best first.
         kept: Ids of the passages that the relevance judge left.
-        shown: Ids of the passages that the answer was written from, in the order of their numbers: those
-            that were kept, or all hits where the answer was written while they were judged.
-        overlapped: Whether the answer was written while the passages were judged.
+        shown: Ids of the passages that the answer rests on, in the order of their numbers: those that were
+            kept, or the first of them where they do not fit.
+        overlapped: Whether an answer was written while the passages were judged.
+        written_again: Whether that answer did not count, as it left out a passage that was kept or cited
+            one that was not.
         relevance, grounding, utility: The verdicts; None where a judge did not run.
         decision: How the hop ended.
         rewritten_query: The next hop's query, "" when there is none.
@@ -212,6 +214,7 @@ class HopTrace(Record):
     kept: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
     overlapped: bool = False
+    written_again: bool = False
     relevance: Verdict | None = None
     grounding: Verdict | None = None
     utility: Verdict | None = None

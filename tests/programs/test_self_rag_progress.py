@@ -85,7 +85,13 @@ def test_a_question_of_which_nothing_is_known_is_not_split(make_rag: Any) -> Non
 
 def test_new_passages_that_are_not_relevant_do_not_make_the_same_answer_again(make_rag: Any) -> None:
     bench = make_rag(
-        helpful(grounding=NO, relevance=relevant("买家"), rewrite={"query": "管理端口 8080 退货运费"}), passages=ALL
+        helpful(
+            grounding=NO,
+            relevance=relevant("买家"),
+            rewrite={"query": "管理端口 8080 退货运费"},
+            generate={"answer": "退货运费由买家承担。"},
+        ),
+        passages=ALL,
     )
     record = bench.ask(QUESTION, plan=hop_plan(2, top_k=2, routes=["text"]))
     assert len(record.trace) == 2
@@ -185,7 +191,7 @@ def test_an_answer_is_written_while_the_passages_are_judged(make_rag: Any) -> No
     assert beside.status == after.status == "answered"
     assert beside.usage.lm_calls == after.usage.lm_calls == 4
     assert (beside.trace[0].overlapped, after.trace[0].overlapped) == (True, False)
-    assert 0.8 <= beside.usage.lm_seconds < 1.1
+    assert beside.usage.lm_seconds < after.usage.lm_seconds
     assert after.usage.lm_seconds >= 1.2
 
 
@@ -198,14 +204,56 @@ def test_the_answer_is_given_up_where_no_passage_is_relevant(make_rag: Any) -> N
     assert record.trace[0].shown == ()
 
 
-def test_citations_name_the_passages_that_the_answer_was_written_from(make_rag: Any) -> None:
-    """All hits were shown, though only the second is relevant: [2] is the second hit."""
-    script = helpful(relevance=relevant("七天"), generate={"answer": "退货须在七天内提出[2]。"})
-    record = make_rag(script, passages=ALL).ask("退货运费 七天", strategy="fast_retrieval", plan=TWO_ROUTES)
-    shown = record.trace[0].shown
-    assert record.trace[0].kept == ("b",)
-    assert len(shown) == 3
-    assert [citation.passage_id for citation in record.citations] == [shown[1]]
+def test_an_overlapped_answer_counts_as_one_from_what_stayed(make_rag: Any) -> None:
+    """All hits were shown, though only one is relevant: its mark and its number are those of what stayed."""
+    bench = make_rag(helpful(relevance=relevant("七天"), generate=cites("七天")), passages=ALL)
+    record = bench.ask("退货运费 七天", strategy="fast_retrieval", plan=TWO_ROUTES)
+    hop = record.trace[0]
+    assert (record.status, hop.overlapped, hop.written_again) == ("answered", True, False)
+    assert (hop.kept, hop.shown) == (("b",), ("b",))
+    assert [citation.passage_id for citation in record.citations] == ["b"]
+    [judged_on] = bench.lm.asked("grounding")
+    assert judged_on.passage_count == 1
+    assert bench.lm.count("generate") == 1
+
+
+def test_an_overlapped_answer_from_a_rejected_passage_is_written_again(make_rag: Any) -> None:
+    bench = make_rag(helpful(relevance=relevant("七天"), generate=cites("卖家", "七天")), passages=ALL)
+    record = bench.ask("换货 退货运费 七天", strategy="fast_retrieval", plan=TWO_ROUTES)
+    hop = record.trace[0]
+    assert (hop.overlapped, hop.written_again, hop.shown) == (True, True, ("b",))
+    assert [call.passage_count for call in bench.lm.asked("generate")] == [3, 1]
+    assert "卖家" not in record.answer
+    assert [citation.passage_id for citation in record.citations] == ["b"]
+
+
+def test_an_overlapped_answer_that_left_out_what_stayed_is_written_again(make_rag: Any) -> None:
+    """The prompt with all hits did not fit, and what is relevant was among those that were cut."""
+
+    def script(call: Any) -> Any:
+        if call.passage_count > 2:
+            return Reply(status=400, error={"message": "maximum context length is 10 tokens"})
+        return cites("七天", "退货", "卖家")(call)
+
+    bench = make_rag(helpful(relevance=relevant("8080"), generate=script), passages=ALL)
+    record = bench.ask("退货运费 换货 管理端口 8080", strategy="fast_retrieval", plan={**TWO_ROUTES, "top_k": 4})
+    [hop] = record.trace[:1]
+    assert hop.kept == ("d",)
+    assert (hop.written_again, hop.shown) == (True, ("d",))
+
+
+def cites(*wanted: str) -> Any:
+    """Answers with the first passage that holds one of the words, the first wanted first."""
+
+    def script(call: Any) -> Any:
+        lines = [line for line in call.body["messages"][0]["content"].splitlines() if "。" in line]
+        for word in wanted:
+            for number, line in enumerate(lines[-call.passage_count :], start=1):
+                if word in line:
+                    return {"answer": f"{line}[{number}]"}
+        return {"answer": ""}
+
+    return script
 
 
 def test_where_requests_wait_for_each_other_only_relevant_passages_are_shown(make_rag: Any) -> None:
