@@ -75,7 +75,9 @@ def measure_clarify(rows: Sequence[ClarifyRow], resources: Resources, embedder: 
     report.lines.append(Line("router without a call", len(rows), figures))
     chances = [0.0] * len(rows)
     if resources.classifier is not None and rows:
-        opinions = [resources.classifier.classify(embedder.encode_query([row.question])[0]) for row in rows]
+        opinions = [
+            resources.classifier.classify(row.question, embedder.encode_query([row.question])[0]) for row in rows
+        ]
         chances = [opinion.clarify for opinion in opinions]
         line = Line("classifier's own probability", len(rows), {"AUC": area_interval(chances, due, groups)})
         report.lines.append(line)

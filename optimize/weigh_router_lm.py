@@ -38,7 +38,9 @@ async def measure(line: str, limit: int) -> dict[str, list[float]]:
     if classifier is None:
         raise SystemExit("there is no classifier: run python -m optimize.router_fit first")
     cases = [case for case in load_route_cases() if case.split != "train" and not case.history]
-    opinions = [classifier.classify(vector) for vector in embedder.encode_query([case.question for case in cases])]
+    questions = [case.question for case in cases]
+    vectors = embedder.encode_query(questions)
+    opinions = [classifier.classify(question, vector) for question, vector in zip(questions, vectors, strict=True)]
     left = [pair for pair in zip(cases, opinions, strict=True) if not pair[1].sure and not pair[1].must_ask]
     random.Random(SEED).shuffle(left)
     lm = RoleLMs(load_settings(lm=line))["router"]

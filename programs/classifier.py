@@ -1,11 +1,15 @@
-"""The cheap first stage of the router: a linear classifier over the question's embedding.
+"""The cheap first stage of the router: a linear classifier over what a question means and how it is worded.
 
-Two logistic regressions on the mean-centred query vector, one for the intent, one for whether the
-question must be asked back. They cost milliseconds and no language model call, and the vector is needed
-for searching anyway. Where they are not sure enough, the language model decides with their opinion
-(`programs.router`). Fitted by `python -m optimize.router_fit`, stored as JSON, tied to the embedder.
+Two logistic regressions, one for the intent, one for whether the question must be asked back, on the
+mean-centred query vector and on short runs of words: the vector knows what a question is about, the runs
+know that "多少" asks for a number and "帮我" for a deed. They cost milliseconds and no language model call,
+and the vector is needed for searching anyway. Where they are not sure enough, the language model decides
+with their opinion (`programs.router`). Fitted by `python -m optimize.router_fit`, stored as JSON, tied to
+the embedder.
 """
 
+import re
+from math import sqrt
 from pathlib import Path
 from typing import Self
 
@@ -15,12 +19,17 @@ from pydantic import Field, ValidationError, model_validator
 
 from programs.errors import CompiledStateError
 from programs.retrieval.base import Vector
+from programs.retrieval.tokens import fold
 from signatures.records import Probability, Record
 from signatures.vocabulary import INTENTS, Intent
 
 DEFAULT_PATH = Path(__file__).parent / "compiled" / "router_classifier.json"
 
 Floats = tuple[float, ...]
+
+LONGEST = 3
+"""Words or characters in a run, at most."""
+_UNIT = re.compile(r"[a-z]+|\d+|[^\s\w]|[^\W\da-z]")
 
 
 class ClassifierState(Record):
@@ -33,6 +42,8 @@ class ClassifierState(Record):
         bias: A number for each intent.
         clarify_weights: Vector for "must be asked back".
         clarify_bias: Its number.
+        grams: By run of words: a weight for each intent, in the order of `INTENTS`, and one for "must be
+            asked back". A run that is not named weighs nothing.
         temperature: Divides the intents' logits, so that probabilities are calibrated.
         accept: Probability from which an intent is taken without a language model.
         clear: Probability of "must be asked back" up to which a question is taken as clear.
@@ -48,6 +59,7 @@ class ClassifierState(Record):
     bias: dict[Intent, float]
     clarify_weights: Floats
     clarify_bias: float
+    grams: dict[str, Floats]
     temperature: float = Field(gt=0)
     accept: Probability
     clear: Probability
@@ -62,6 +74,8 @@ class ClassifierState(Record):
         sizes = {len(self.mean), len(self.clarify_weights), *(len(row) for row in self.weights.values())}
         if len(sizes) != 1 or not all(np.isfinite(self.mean)):
             raise ValueError("the vectors differ in length or are not finite")
+        if any(len(row) != len(INTENTS) + 1 or not all(np.isfinite(row)) for row in self.grams.values()):
+            raise ValueError("a run needs a finite weight for each intent and one for asking back")
         return self
 
 
@@ -97,18 +111,28 @@ class IntentClassifier:
         self._weights = np.asarray([state.weights[intent] for intent in INTENTS], dtype=np.float64)
         self._bias = np.asarray([state.bias[intent] for intent in INTENTS], dtype=np.float64)
         self._clarify = np.asarray(state.clarify_weights, dtype=np.float64)
+        self._grams = {gram: np.asarray(row, dtype=np.float64) for gram, row in state.grams.items()}
 
     def lm_weight(self, model: str) -> float:
         """What a language model's probabilities are worth beside these; 1 where it was not measured."""
         return self.state.lm_weight.get(model, 1.0)
 
-    def classify(self, vector: Vector) -> Opinion:
-        """Judge a query vector of shape (dimension,) from the embedder of the state."""
+    def classify(self, question: str, vector: Vector) -> Opinion:
+        """Judge a question.
+
+        Args:
+            question: The question.
+            vector: Its query vector of shape (dimension,), from the embedder of the state.
+        """
         x = centred(np.asarray(vector, dtype=np.float64)[None, :], self._mean)[0]
-        logits = (self._weights @ x + self._bias) / self.state.temperature
+        worded = np.zeros(len(INTENTS) + 1)
+        for gram, value in grams(question).items():
+            if (row := self._grams.get(gram)) is not None:
+                worded += value * row
+        logits = (self._weights @ x + worded[:-1] + self._bias) / self.state.temperature
         shares = np.exp(logits - logits.max())
         shares /= shares.sum()
-        clarify = float(1.0 / (1.0 + np.exp(-(self._clarify @ x + self.state.clarify_bias))))
+        clarify = float(1.0 / (1.0 + np.exp(-(self._clarify @ x + worded[-1] + self.state.clarify_bias))))
         probabilities = {intent: float(share) for intent, share in zip(INTENTS, shares, strict=True)}
         clear = clarify <= self.state.clear
         return Opinion(
@@ -118,6 +142,22 @@ class IntentClassifier:
             sure=clear and float(shares.max()) >= self.state.accept,
             must_ask=clarify >= self.state.ask_back,
         )
+
+
+def grams(question: str) -> dict[str, float]:
+    """Runs of one to three neighbouring words of a question, and what each counts: together they have length 1.
+
+    A Chinese character and a punctuation mark are words of their own, and so are the two ends; a number is a
+    number, whichever it is.
+    """
+    units = ["0" if unit.isdigit() else unit for unit in _UNIT.findall(fold(question))]
+    units = ["^", *units, "$"]
+    runs = {
+        " ".join(units[start : start + size])
+        for size in range(1, LONGEST + 1)
+        for start in range(len(units) - size + 1)
+    }
+    return dict.fromkeys(sorted(runs), 1 / sqrt(len(runs)))
 
 
 def centred(vectors: NDArray[np.float64], mean: NDArray[np.float64]) -> NDArray[np.float64]:

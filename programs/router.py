@@ -13,6 +13,7 @@ import dspy
 
 from programs import budget
 from programs.classifier import Opinion
+from programs.engine import answering
 from programs.errors import AdaptiveRAGError, LanguageModelError
 from programs.language import detect_language, message
 from programs.lm import ask
@@ -53,7 +54,7 @@ class Router(AsyncModule):
             confidence 0, the safe strategy and `error_kind`; never an exception.
         """
         opinion = await self._opinion(question)
-        weight = self._lm_weight
+        weight = self._weight_of(self.resources.lms.endpoints("router")[0].model)
         if opinion is not None and (opinion.sure or opinion.must_ask or weight == 0):
             confidence = opinion.probabilities[opinion.best]
             strategy = resolve_strategy(
@@ -69,16 +70,19 @@ class Router(AsyncModule):
         if thinking is not None:
             thinking(None if opinion is None else opinion.best)
         try:
-            reply = await ask(
-                self.classify,
-                self.resources.lms["router"],
-                role="router",
-                history=history,
-                question=question,
-                config=_LOGPROBS,
-            )
+            with answering() as answered:
+                reply = await ask(
+                    self.classify,
+                    self.resources.lms["router"],
+                    role="router",
+                    history=history,
+                    question=question,
+                    config=_LOGPROBS,
+                )
         except LanguageModelError as error:
             return _prediction(self._undecided(opinion, error))
+        if answered.endpoint is not None:
+            weight = self._weight_of(answered.endpoint.model)
         shares = combined(intent_shares(reply), opinion, weight)
         intent, named = reply.intent, reply.strategy
         confidence = reply.confidence / 100
@@ -100,11 +104,9 @@ class Router(AsyncModule):
             question, history, intent, confidence, strategy, reason, given=reply.clarification_questions
         )
 
-    @property
-    def _lm_weight(self) -> float:
-        """What the language model's opinion is worth beside the classifier's; 1 where it was not measured."""
+    def _weight_of(self, model: str) -> float:
+        """What a language model's opinion is worth beside the classifier's; 1 where it was not measured."""
         classifier = self.resources.classifier
-        model = self.resources.lms.endpoints("router")[0].model
         return 1.0 if classifier is None else classifier.lm_weight(model)
 
     async def _opinion(self, question: str) -> Opinion | None:
@@ -117,7 +119,7 @@ class Router(AsyncModule):
         except AdaptiveRAGError as error:
             budget.current().note(f"路由分类器：{error.message}")
             return None
-        return classifier.classify(vector)
+        return classifier.classify(question, vector)
 
     async def _decided(
         self,

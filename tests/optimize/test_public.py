@@ -156,7 +156,7 @@ def test_the_router_decides_what_it_can_and_calls_nobody(
     classifier = load_classifier(embedder.name)
     assert classifier is not None
     for row, question in zip(report["cases"], asked, strict=True):
-        opinion = classifier.classify(embedder.encode_query([question])[0])
+        opinion = classifier.classify(question, embedder.encode_query([question])[0])
         # A language model that was not measured beside the classifier decides the rest.
         assert row["decided"] == (opinion.sure or opinion.must_ask)
         assert not row["decided"] or row["said"] == opinion.best

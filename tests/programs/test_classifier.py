@@ -19,7 +19,7 @@ def test_the_card_holds_what_is_measured_on_the_test_cases(embedder: Any) -> Non
     test = [case for case in load_route_cases() if case.split == "test"]
     figures = measure_router(classifier.state, test, embedder)
     assert {f"test_{name}": value for name, value in figures.items()}.items() <= classifier.state.card.items()
-    assert figures["accuracy"][1] > 0.7
+    assert figures["accuracy"][1] > 0.8
     assert figures["taken_accuracy"][1] > 0.85
 
 
@@ -34,7 +34,7 @@ def test_the_card_holds_what_is_measured_on_the_test_cases(embedder: Any) -> Non
 def test_a_plain_question_is_taken_without_a_language_model(embedder: Any, question: str, intent: str) -> None:
     classifier = load_classifier(embedder.name)
     assert classifier is not None
-    opinion = classifier.classify(embedder.encode_query([question])[0])
+    opinion = classifier.classify(question, embedder.encode_query([question])[0])
     assert opinion.best == intent
     assert sum(opinion.probabilities.values()) == pytest.approx(1)
 
@@ -42,7 +42,7 @@ def test_a_plain_question_is_taken_without_a_language_model(embedder: Any, quest
 def test_a_question_without_its_object_is_asked_back(embedder: Any) -> None:
     classifier = load_classifier(embedder.name)
     assert classifier is not None
-    assert classifier.classify(embedder.encode_query(["那个要怎么弄啊"])[0]).must_ask
+    assert classifier.classify("那个要怎么弄啊", embedder.encode_query(["那个要怎么弄啊"])[0]).must_ask
 
 
 def test_the_classifier_of_another_embedder_is_not_used() -> None:
@@ -50,7 +50,7 @@ def test_the_classifier_of_another_embedder_is_not_used() -> None:
     assert load_classifier("another", Path("nowhere.json")) is None
 
 
-@pytest.mark.parametrize("change", [{"weights": {}}, {"temperature": 0}, {"accept": 1.5}, {"mean": [1.0]}, {"more": 1}])
+@pytest.mark.parametrize("change", [{"weights": {}}, {"temperature": 0}, {"accept": 1.5}, {"mean": [1.0]}, {"grams": {"^": [1.0]}}, {"more": 1}])
 def test_a_damaged_state_is_named(tmp_path: Path, change: dict[str, object]) -> None:
     state = json.loads(DEFAULT_PATH.read_text(encoding="utf-8"))
     path = tmp_path / "router_classifier.json"

@@ -257,7 +257,7 @@ class Fixed:
         fields = {"clarify": 0.1, "clear": False, "sure": False, "must_ask": False, **opinion}
         self.opinion = Opinion(probabilities=shares, **fields)
 
-    def classify(self, vector: Any) -> Opinion:
+    def classify(self, question: str, vector: Any) -> Opinion:
         assert vector.shape == (384,)
         return self.opinion
 

@@ -283,7 +283,7 @@ def test_nothing_is_searched_for_what_is_probably_small_talk(make_rag: Any) -> N
     bench = make_rag(helpful(route={**helpful()(route_call()), "intent": "CHIT_CHAT"}), passages=ALL)
     shares = {intent: 0.7 if intent == "CHIT_CHAT" else 0.06 for intent in INTENTS}
     guess = Opinion(probabilities=shares, clarify=0.1, clear=True, sure=False, must_ask=False)
-    classifier = SimpleNamespace(classify=lambda _: guess, lm_weight=lambda _: 1.0)
+    classifier = SimpleNamespace(classify=lambda *_: guess, lm_weight=lambda _: 1.0)
     rag = AdaptiveRAG(replace(bench.rag.resources, classifier=classifier))
     assert rag(question="在吗").record.strategy == "direct_reply"
     assert bench.lm.count("route") == 1
