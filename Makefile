@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 
-.PHONY: ask chat doctor test check bench bench-loop bench-retrieval eval eval-retrieval index clean
+.PHONY: ask chat doctor test check bench bench-layout bench-loop bench-retrieval eval eval-retrieval index clean
 .DELETE_ON_ERROR:
 
 ask: $(STAMPS)/indexed
@@ -34,6 +34,10 @@ bench: $(STAMPS)/indexed
 # that takes the same time for every reply; ARGS="--parts hops --latency 1" chooses.
 bench-loop: $(STAMPS)/benched-with
 	@PYTHONPATH=.:tests $(BIN)/python tests/bench/bench_loop.py $(ARGS)
+
+# What the order of a prompt costs on the configured language model; ARGS="--limit 12".
+bench-layout: $(STAMPS)/tested-with
+	@PYTHONPATH=.:tests $(BIN)/python tests/bench/bench_layout.py $(ARGS)
 
 # ARGS="--million" also measures Elasticsearch with 1,000,000 passages, which takes most of an hour.
 bench-retrieval: $(STAMPS)/tested-with

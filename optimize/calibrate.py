@@ -72,8 +72,7 @@ def calibrate_judge(name: JudgeName, *, line: str | None, with_worth: bool, miss
     identity = resources.lms.identity("judge")
     judge = JUDGE_CLASSES[name](resources)
     recording = Recording(judge, settings, identity)
-    gold = sample_passages()
-    cases = judge_cases(name, gold)
+    cases, gold = judge_cases(name), sample_passages()
     if missing:
         for case, opinion in recording.record(cases, gold):
             sys.stderr.write(f"{name} {case.id} {opinion.error or opinion.score}\n")

@@ -1,8 +1,9 @@
 """Fits how a judge weighs its evidence, from recorded opinions of a language model.
 
-Logistic regression over the language model's log-odds and the features of `programs.features`; how strongly
-it is held back is chosen by cross-validation over groups of train and dev, the threshold is the one with the
-best balanced accuracy out of fold. Test is only measured.
+Logistic regression over the language model's log-odds and the features of `programs.features`, in which each
+may count only the way that makes sense; how strongly it is held back is chosen by cross-validation over
+groups of train and dev, the threshold is the one with the best balanced accuracy out of fold. Test is only
+measured.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.linear_model import LogisticRegression
+from scipy.optimize import minimize
+from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedGroupKFold
 
@@ -29,7 +31,7 @@ from programs.similarity import Similarity
 from programs.weighing import JudgeState, LinearModel, log_odds
 from signatures.vocabulary import JudgeName
 
-FEATURES: dict[JudgeName, tuple[str, ...]] = {"relevance": RELEVANCE, "grounding": GROUNDING, "utility": UTILITY}
+FEATURES: dict[JudgeName, Mapping[str, int]] = {"relevance": RELEVANCE, "grounding": GROUNDING, "utility": UTILITY}
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 FOLDS = 5
 SEED = 0
@@ -97,7 +99,7 @@ def fit_judge(judge: JudgeName, known: Sequence[Weighed]) -> JudgeState:
     """
     with_lm = [one for one in known if one.opinion is not None]
     names = FEATURES[judge]
-    weighed, held = _fit(with_lm, ("lm", *names))
+    weighed, held = _fit(with_lm, {"lm": 1, **names})
     alone, held_alone = _fit([one for one in known if one.decided is None], names)
     labels = np.asarray([one.case.passed for one in with_lm])
     labels_alone = np.asarray([one.case.passed for one in known if one.decided is None])
@@ -143,14 +145,17 @@ def worth(judge: JudgeName, known: Sequence[Weighed]) -> dict[str, float]:
     """What each feature adds: balanced accuracy out of fold with all, minus without it, in points."""
     with_lm = [one for one in known if one.opinion is not None]
     labels = np.asarray([one.case.passed for one in with_lm])
-    names = ("lm", *FEATURES[judge])
+    names = {"lm": 1, **FEATURES[judge]}
 
-    def out_of_fold(chosen: tuple[str, ...]) -> float:
+    def out_of_fold(chosen: Mapping[str, int]) -> float:
         _, held = _fit(with_lm, chosen)
         return balanced_accuracy(held >= best_threshold(held, labels), labels)
 
     full = out_of_fold(names)
-    return {name: round(100 * (full - out_of_fold(tuple(n for n in names if n != name))), 1) for name in names}
+    return {
+        name: round(100 * (full - out_of_fold({n: sign for n, sign in names.items() if n != name})), 1)
+        for name in names
+    }
 
 
 def balanced_accuracy(passed: Sequence[bool] | NDArray[np.bool_], labels: Sequence[bool] | NDArray[np.bool_]) -> float:
@@ -184,8 +189,14 @@ def best_threshold(values: Array, labels: NDArray[np.bool_]) -> float:
     return round(float(points[best[len(best) // 2]]), 3)
 
 
-def _fit(cases: Sequence[Weighed], names: tuple[str, ...]) -> tuple[LinearModel, Array]:
-    """The model, and its probabilities for the cases out of fold."""
+def _fit(cases: Sequence[Weighed], signs: Mapping[str, int]) -> tuple[LinearModel, Array]:
+    """The model, and its probabilities for the cases out of fold.
+
+    Args:
+        cases: Cases that have all the features.
+        signs: By feature: the way it may count, 1 or -1.
+    """
+    names = tuple(signs)
     if len(cases) < 20:
         raise ValueError(f"{len(cases)} cases are too few to fit {len(names)} features")
     x = np.asarray([[one.features[name] for name in names] for one in cases])
@@ -197,21 +208,46 @@ def _fit(cases: Sequence[Weighed], names: tuple[str, ...]) -> tuple[LinearModel,
         held = np.zeros(len(y))
         for train, rest in folds:
             center, scale = _standard(x[train])
-            model = LogisticRegression(C=strength, max_iter=2000).fit(_scaled(x[train], center, scale), y[train])
-            held[rest] = model.predict_proba(_scaled(x[rest], center, scale))[:, 1]
+            weights, bias = signed_logistic(_scaled(x[train], center, scale), y[train], tuple(signs.values()), strength)
+            held[rest] = expit(_scaled(x[rest], center, scale) @ weights + bias)
         kept.append(held)
         losses.append(-np.mean(np.log(np.where(y, held, 1 - held) + 1e-12)))
     best = int(np.argmin(losses))
     center, scale = _standard(x)
-    final = LogisticRegression(C=STRENGTHS[best], max_iter=2000).fit(_scaled(x, center, scale), y)
+    weights, bias = signed_logistic(_scaled(x, center, scale), y, tuple(signs.values()), STRENGTHS[best])
     model_state = LinearModel(
         features=names,
         center=_rounded(center),
         scale=_rounded(scale),
-        weights=_rounded(final.coef_[0]),
-        bias=round(float(final.intercept_[0]), 5),
+        weights=_rounded(weights),
+        bias=round(bias, 5),
     )
     return model_state, kept[best]
+
+
+def signed_logistic(x: Array, y: NDArray[np.bool_], signs: Sequence[int], strength: float) -> tuple[Array, float]:
+    """Weights and bias of a logistic regression in which no weight has the wrong sign.
+
+    The penalty is that of scikit-learn's `LogisticRegression`, which has no bounds.
+
+    Args:
+        x: Shape (cases, features).
+        y: Labels, shape (cases,).
+        signs: For each feature 1 or -1.
+        strength: Inverse of the penalty on the squared weights.
+    """
+    side = np.where(y, 1.0, -1.0)
+
+    def loss(point: Array) -> tuple[float, Array]:
+        weights, bias = point[:-1], point[-1]
+        margin = side * (x @ weights + bias)
+        pull = -strength * side * expit(-margin)
+        value = strength * np.logaddexp(0.0, -margin).sum() + weights @ weights / 2
+        return float(value), np.append(x.T @ pull + weights, pull.sum())
+
+    bounds = [(0.0, None) if sign > 0 else (None, 0.0) for sign in signs]
+    found = minimize(loss, np.zeros(x.shape[1] + 1), jac=True, method="L-BFGS-B", bounds=[*bounds, (None, None)])
+    return found.x[:-1], float(found.x[-1])
 
 
 def _standard(x: Array) -> tuple[Array, Array]:

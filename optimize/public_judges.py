@@ -112,9 +112,8 @@ def _own_cases(
     name: JudgeName, judge: Judge, recording: Recording, similarity: Similarity
 ) -> tuple[list[Weighed], list[Weighed]]:
     """Train and dev cases of this project: all of them, and those that the language model was asked about."""
-    gold = sample_passages()
-    cases = [case for case in judge_cases(name, gold) if case.split != "test"]
-    heard = recording.opinions(cases)
+    cases = [case for case in judge_cases(name) if case.split != "test"]
+    gold, heard = sample_passages(), recording.opinions(cases)
     own = weighed_cases(cases, {**unasked(judge, cases, gold), **heard}, gold, similarity)
     return own, [one for one in own if one.case.id in heard]
 

@@ -21,7 +21,6 @@ import dspy
 from data.loading import load_grounding_cases, load_relevance_cases, load_utility_cases
 from data.schema import Case, GroundingCase, RelevanceCase, UtilityCase
 from optimize import jsonl
-from optimize.derived_cases import derived_cases
 from optimize.gold import GoldPassages, sample_passages
 from programs import background, budget
 from programs.build import build_resources, uncompiled
@@ -66,14 +65,14 @@ class Opinion:
     completion_tokens: int
 
 
-def judge_cases(judge: JudgeName, gold: GoldPassages) -> Sequence[JudgeCase]:
-    """The labelled cases of a judge, and those that are made from the labelled questions."""
+def judge_cases(judge: JudgeName) -> Sequence[JudgeCase]:
+    """The labelled cases of a judge."""
     loaders: dict[JudgeName, Callable[[], Sequence[JudgeCase]]] = {
         "relevance": load_relevance_cases,
         "grounding": load_grounding_cases,
         "utility": load_utility_cases,
     }
-    return [*loaders[judge](), *derived_cases(judge, gold)]
+    return loaders[judge]()
 
 
 def passages_of(case: JudgeCase, gold: GoldPassages) -> list[Passage]:
@@ -206,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in arguments.judge or JUDGES:
         judge = JUDGE_CLASSES[name](resources)
         recording = Recording(judge, settings, resources.lms.identity("judge"))
-        cases = [case for case in judge_cases(name, gold) if not arguments.split or case.split in arguments.split]
+        cases = [case for case in judge_cases(name) if not arguments.split or case.split in arguments.split]
         record_all(recording, cases, gold, name)
         sys.stdout.write(f"{name}: {len(recording.opinions(cases))} of {len(cases)} recorded\n")
     return 0

@@ -26,7 +26,7 @@ from signatures.vocabulary import JudgeName
 
 FOLDER = Path(__file__).parent / "compiled"
 SUFFIX = ".state.json"
-_FEATURES: dict[JudgeName, tuple[str, ...]] = {"relevance": RELEVANCE, "grounding": GROUNDING, "utility": UTILITY}
+_FEATURES: dict[JudgeName, Mapping[str, int]] = {"relevance": RELEVANCE, "grounding": GROUNDING, "utility": UTILITY}
 _log = logging.getLogger(__name__)
 
 

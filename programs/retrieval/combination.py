@@ -10,14 +10,14 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from programs.errors import CompiledStateError
-from programs.features import RELEVANCE, relevance_features
+from programs.features import FORM, RELEVANCE, relevance_features
 from programs.similarity import Similarity
 from programs.weighing import LinearModel
 from signatures.records import Hit, Record
 
 DEFAULT_PATH = Path(__file__).parents[1] / "compiled" / "rerank.json"
 ROUTES = ("dense", "text", "questions", "summaries")
-FEATURES = ("fused", "found_by", *(f"route_{route}" for route in ROUTES), *RELEVANCE)
+FEATURES = ("fused", "found_by", *(f"route_{route}" for route in ROUTES), *RELEVANCE, *FORM)
 
 
 class CombinationState(Record):

@@ -78,7 +78,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, embedder: Any) -> Run:
     for module in (public, build):
         monkeypatch.setattr(module, "load_embedder", lambda spec: embedder)
     for module in (public_judges, recording):
-        monkeypatch.setattr(module, "judge_cases", lambda name, gold: own_cases() if name == "utility" else [])
+        monkeypatch.setattr(module, "judge_cases", lambda name: own_cases() if name == "utility" else [])
         monkeypatch.setattr(module, "sample_passages", lambda: GoldPassages([]))
 
     def command(folder: Path, lm: ScriptedLM, *more: str) -> dict[str, Any]:

@@ -50,7 +50,10 @@ def test_the_classifier_of_another_embedder_is_not_used() -> None:
     assert load_classifier("another", Path("nowhere.json")) is None
 
 
-@pytest.mark.parametrize("change", [{"weights": {}}, {"temperature": 0}, {"accept": 1.5}, {"mean": [1.0]}, {"grams": {"^": [1.0]}}, {"more": 1}])
+@pytest.mark.parametrize(
+    "change",
+    [{"weights": {}}, {"temperature": 0}, {"accept": 1.5}, {"mean": [1.0]}, {"grams": {"^": [1.0]}}, {"more": 1}],
+)
 def test_a_damaged_state_is_named(tmp_path: Path, change: dict[str, object]) -> None:
     state = json.loads(DEFAULT_PATH.read_text(encoding="utf-8"))
     path = tmp_path / "router_classifier.json"
