@@ -23,7 +23,7 @@ from data.schema import Case, GroundingCase, RelevanceCase, UtilityCase
 from optimize import jsonl
 from optimize.gold import GoldPassages, sample_passages
 from programs import background, budget
-from programs.build import build_resources, uncompiled
+from programs.build import build_resources
 from programs.judges import GroundingJudge, RelevanceJudge, UtilityJudge
 from programs.module import Resources
 from programs.settings import Settings, load_settings
@@ -177,7 +177,8 @@ def record_all(recording: Recording, cases: Sequence[JudgeCase], gold: GoldPassa
 
 def plain_resources(settings: Settings) -> Resources:
     """Resources in which no judge weighs anything: what the language model says is the score."""
-    return uncompiled(build_resources(settings))
+    # Not read at all: a state of another version must not keep anybody from making a new one.
+    return build_resources(settings.model_copy(update={"use_compiled": False}))
 
 
 def load_prompt(judge: Judge, stored: dict[str, object] | None) -> None:
