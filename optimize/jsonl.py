@@ -10,9 +10,10 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
     """Add one line; makes the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
-        end = file.seek(0, 2)
-        if end and _last(path, end) != b"\n":
-            file.write(b"\n")
+        if file.seek(0, 2):
+            file.seek(-1, 2)
+            if file.read(1) != b"\n":
+                file.write(b"\n")  # at the end, wherever one has read
         file.write(json.dumps(value, ensure_ascii=False).encode() + b"\n")
 
 
@@ -27,9 +28,3 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
             continue  # cut by a kill, perhaps within a character
         if isinstance(value, dict):
             yield value
-
-
-def _last(path: Path, end: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(end - 1)
-        return file.read(1)

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from optimize import jsonl
 from programs import decisions
 from programs.errors import AdaptiveRAGError
 from programs.strategies import STRATEGY_TABLE
@@ -114,10 +115,10 @@ def read_traces(paths: Iterable[Path]) -> list[Answer]:
 
 def _values(file: Path) -> list[Any]:
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        file.stat()  # a recording that is not there would be an empty one
         if file.suffix == ".jsonl":
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
-        value = json.loads(text)
+            return list(jsonl.lines(file))
+        value = json.loads(file.read_text(encoding="utf-8-sig"))
         return value if isinstance(value, list) else [value]
     except OSError as error:
         raise TraceError(f"{file} cannot be read: {error.strerror}") from error

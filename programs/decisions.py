@@ -133,13 +133,11 @@ def status_of(*, passed: bool, answered: bool, stop: StopReason, searched: bool)
     """What kind of answer the loop's result is.
 
     Args:
-        passed: The best hop passed all judges.
+        passed: The best hop passed all judges; with a threshold of 0 also one whose answer may not be told.
         answered: The best hop has an answer.
         stop: The final stop reason.
         searched: Every search of every hop worked, so that "not found" may be said.
     """
-    if passed:
-        return "answered"
     if answered:
-        return "best_effort"
+        return "answered" if passed else "best_effort"
     return "unavailable" if stop in NOTHING_CAN_BE_SAID or not searched else "no_evidence"

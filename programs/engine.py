@@ -70,8 +70,7 @@ class AsyncEngine:
     async def _complete(self, request: lm15.Request) -> lm15.Response:
         account = budget.current()
         body = chat_body(request)
-        now = time.monotonic()
-        order = sorted(self._endpoints, key=lambda endpoint: max(0.0, endpoint.cool_until - now))
+        order = in_order(self._endpoints)
         for position, endpoint in enumerate(order):
             try:
                 reply, text = await endpoint.complete(body, account)
@@ -130,6 +129,12 @@ class Engine:
 
     def close(self) -> None:
         """Nothing to close: endpoints outlive programs."""
+
+
+def in_order(endpoints: Sequence[EndpointClient]) -> list[EndpointClient]:
+    """Endpoints in the order in which they are asked now: as given, but those that cool down last."""
+    now = time.monotonic()
+    return sorted(endpoints, key=lambda endpoint: max(0.0, endpoint.cool_until - now))
 
 
 def chat_body(request: lm15.Request) -> Body:

@@ -16,7 +16,7 @@ from dspy.utils.exceptions import AdapterParseError
 from programs import background
 from programs.adapter import FieldAdapter
 from programs.endpoint import Address, EndpointClient
-from programs.engine import AsyncEngine, Engine
+from programs.engine import AsyncEngine, Engine, in_order
 from programs.errors import LanguageModelError
 from programs.lm_line import EndpointSettings
 from programs.replies import ReplyEmpty, ReplyTruncated
@@ -64,8 +64,8 @@ class RoleLMs:
         return self._endpoints[role][0].label
 
     def parallel(self, role: Role) -> bool:
-        """Whether two requests of the role are faster side by side than one after the other."""
-        return self._endpoints[role][0].concurrency > 1
+        """Whether two requests of the role are faster side by side than one after the other, where they go now."""
+        return next(iter(in_order(self._clients[role]))).settings.concurrency > 1
 
     @property
     def paid(self) -> bool:

@@ -6,14 +6,14 @@ they search are not guessed at.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from programs.retrieval.pipeline import Searcher, SearchResult
 from programs.retrieval.plan import RetrievalPlan, RouteName
 
 _NEED_A_MODEL: frozenset[RouteName] = frozenset({"rewritten", "hypothetical"})
-_ONLY_LOOP = {"max_hops", "fallback_routes", "decompose"}
-"""Keys of a plan that do not change what its first search does."""
+_ONLY_LOOP = {"max_hops", "fallback_routes", "decompose", "top_k"}
+"""Keys of a plan that do not change what its first search does; `top_k` only cuts what it found."""
 
 
 @dataclass
@@ -42,10 +42,12 @@ class Lookahead:
     async def result(self, queries: Sequence[str], plan: RetrievalPlan, category: str | None) -> SearchResult | None:
         """What was found, where it is what is asked for now; else None, and the search is given up."""
         same = plan.model_dump(exclude=_ONLY_LOOP) == self.plan.model_dump(exclude=_ONLY_LOOP)
-        if list(queries) != [self.query] or not same or category != self.category:
+        enough = self.plan.top_k >= plan.top_k
+        if list(queries) != [self.query] or not same or not enough or category != self.category:
             self.drop()
             return None
-        return await self.task
+        found = await self.task
+        return replace(found, hits=found.hits[: plan.top_k])
 
     def drop(self) -> None:
         """Give the search up."""

@@ -21,9 +21,12 @@ from programs.progress import emit
 from programs.retrieval.pipeline import SearchResult
 from programs.retrieval.plan import RetrievalPlan
 from programs.rewriter import Rewriter, canonical
-from signatures.vocabulary import Decision, StopReason
+from signatures.vocabulary import Decision, FailureKind, StopReason
 
 T = TypeVar("T")
+
+_UNREADABLE: tuple[FailureKind, ...] = ("parse", "empty", "truncated")
+"""What a language model that can be reached may make of one prompt and not of another."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ class NextSearch:
             reasons: Why it failed, for the rewriter.
             ways: What may be tried, in order.
         """
+        stop: StopReason = "no_progress"
         for way in ways:
             limit = budget.current().exhausted()
             if limit is not None:
@@ -95,10 +99,13 @@ class NextSearch:
             try:
                 turn = await self._attempt(way, hop, reasons)
             except LanguageModelError as error:
-                return None, limit_of(error) or "rewrite_failed"
+                stop = limit_of(error) or "rewrite_failed"
+                if error.kind not in _UNREADABLE:
+                    return None, stop
+                continue  # the next way asks something else, or nobody
             if turn is not None:
                 return self._begun(turn), "max_hops"
-        return None, "no_progress"
+        return None, stop
 
     async def _attempt(self, way: Decision, hop: int, reasons: Sequence[str]) -> Turn | None:
         """The turn that a way leads to; None where it leads to nothing new."""

@@ -82,5 +82,10 @@ def test_what_is_known_is_not_asked_again_and_a_cut_line_is(
     assert set(read(path)) == {case.id for case in CASES[:2]}
     path.write_text(f"{lines[0]}\n{lines[1][:50]}", encoding="utf-8")
     calls = len(bench.lm.calls)
-    known = eval_program.record(CASES[:1], bench.rag.resources.settings, path)
-    assert (set(known), len(bench.lm.calls)) == ({CASES[0].id}, calls)
+    known = eval_program.record(CASES[:2], bench.rag.resources.settings, path)
+    assert set(known) == set(read(path)) == {case.id for case in CASES[:2]}
+    assert [call.signature for call in bench.lm.calls[calls:]].count("generate") == 1
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 3, "the cut line stays a line of its own"
+    calls = len(bench.lm.calls)
+    eval_program.record(CASES[:2], bench.rag.resources.settings, path)
+    assert len(bench.lm.calls) == calls
