@@ -8,7 +8,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -41,6 +41,24 @@ class _Stopwatch:
         return self._total + (now - self._since if self._running else 0.0)
 
 
+@dataclass(eq=False)
+class Charge:
+    """What one request costs.
+
+    Attributes:
+        moment: When it was sent, in seconds of the budget. With it, what was spent since a snapshot stays known
+            where something before it was not.
+        most: What it can cost at most.
+        cost: None is unknown, as it is until a reply tells it.
+        ended: It is no longer on its way.
+    """
+
+    moment: float
+    most: float = math.inf
+    cost: float | None = None
+    ended: bool = False
+
+
 @dataclass
 class Budget:
     """Limits and counters of one request.
@@ -50,7 +68,8 @@ class Budget:
         max_lm_calls: Requests to language models, retries included.
         max_tokens: Prompt and completion tokens together, as endpoints report them.
         max_cost: Money for them, by the prices of the endpoints that were asked. A reply whose cost is
-            unknown uses it up: a limit that cannot be checked must not be passed.
+            unknown uses it up: a limit that cannot be checked must not be passed. A request that was sent and
+            given up counts as the most that it can have cost.
         degraded: What did not work, in words for the user, without doubles.
     """
 
@@ -68,9 +87,7 @@ class Budget:
         self._prompt = 0
         self._cached = 0
         self._completion = 0
-        # When, and how much; None is unknown. With the moment, what was spent since a snapshot stays known
-        # where something before it was not.
-        self._costs: list[tuple[float, float | None]] = []
+        self._charges: list[Charge] = []
         self._on_the_way: list[float] = []
         self._freed = asyncio.Event()
 
@@ -89,16 +106,35 @@ class Budget:
                 return "budget"
             if self.max_tokens is not None and self._prompt + self._completion >= self.max_tokens:
                 return "budget"
-            if self.max_cost is not None:
-                spent = self._spent()
-                if spent is None or spent >= self.max_cost:
-                    return "budget"
+            if self.max_cost is not None and self._at_most() >= self.max_cost:
+                return "budget"
         return None
 
     def count_call(self) -> None:
-        """Count a request that is about to be sent."""
+        """Count a request that is answered without being sent."""
         with self._lock:
             self._calls += 1
+
+    @contextmanager
+    def call(self, most: float, cost: float | None = None) -> Iterator[Charge]:
+        """Count a request that the block sends.
+
+        Whoever gives it up does not know what it cost: the endpoint may have read and written all of it. So the
+        cost is unknown from the start, and stays so where neither a reply nor a refusal says what it is.
+
+        Args:
+            most: What it can cost at most.
+            cost: What it costs whatever comes of it; None where that is not known.
+        """
+        charge = Charge(time.monotonic() - self._start, most, cost)
+        with self._lock:
+            self._calls += 1
+            self._charges.append(charge)
+        try:
+            yield charge
+        finally:
+            charge.ended = True
+            self._tell_unknown(charge)
 
     @asynccontextmanager
     async def room(self, most: float) -> AsyncIterator[None]:
@@ -114,7 +150,7 @@ class Budget:
         if self.max_cost is None:
             yield
             return
-        while self._on_the_way and (self._spent() or 0.0) + sum(self._on_the_way) >= self.max_cost:
+        while self._on_the_way and self._at_most() + sum(self._on_the_way) >= self.max_cost:
             self._freed.clear()
             await self._freed.wait()
         self._on_the_way.append(most)
@@ -124,15 +160,26 @@ class Budget:
             self._on_the_way.remove(most)
             self._freed.set()
 
-    def count_tokens(self, *, prompt: int, cached: int, completion: int, cost: float | None = None) -> None:
-        """Add what an endpoint reported for one reply, and what that cost; None is unknown."""
-        if cost is None and self.max_cost is not None:
-            self.note("一次回复的花费无法得知（端点没有报告 token 数，或没有单价），不再调用模型")
+    def count_tokens(
+        self, *, prompt: int, cached: int, completion: int, cost: float | None = None, charge: Charge | None = None
+    ) -> None:
+        """Add what an endpoint reported for one reply.
+
+        Args:
+            prompt, cached, completion: Tokens.
+            cost: What they cost; None is unknown.
+            charge: Of the request; None for a reply that none was sent for.
+        """
         with self._lock:
-            self._costs.append((time.monotonic() - self._start, cost))
+            if charge is None:
+                charge = Charge(time.monotonic() - self._start, ended=True)
+                self._charges.append(charge)
+            # An endpoint that does not say what it counts will not say it the next time either.
+            charge.cost, charge.most = cost, math.inf
             self._prompt += prompt
             self._cached += cached
             self._completion += completion
+        self._tell_unknown(charge)
 
     def note(self, message: str) -> None:
         """Record that something did not work."""
@@ -172,11 +219,28 @@ class Budget:
         return Usage(cost=total.cost, **{name: getattr(total, name) - getattr(since, name) for name in added})
 
     def _spent(self, since: float | None = None) -> float | None:
-        """Money for all replies, or those behind a moment; None where that of one is unknown."""
-        costs = [cost for moment, cost in self._costs if since is None or moment > since]
+        """Money for all requests, or those behind a moment; None where that of one is unknown."""
+        costs = [charge.cost for charge in self._charges if since is None or charge.moment > since]
         known = [cost for cost in costs if cost is not None]
-        # Without the last digits, in which sums of floating point numbers differ from those on paper.
-        return round(math.fsum(known), 12) if len(known) == len(costs) else None
+        return _total(known) if len(known) == len(costs) else None
+
+    def _at_most(self) -> float:
+        """What all requests that are no longer on their way can have cost."""
+        return _total(one.most if one.cost is None else one.cost for one in self._charges if one.ended)
+
+    def _tell_unknown(self, charge: Charge) -> None:
+        """Say that a limit of money is not what it seems."""
+        if self.max_cost is None or charge.cost is not None:
+            return
+        if charge.most == math.inf:
+            self.note("一次回复的花费无法得知（端点没有报告 token 数，或没有单价），不再调用模型")
+        else:
+            self.note("一次没有等到回复的请求花费无法得知，按它最多可能的花费计入上限")
+
+
+def _total(amounts: Iterable[float]) -> float:
+    """The sum without the last digits, in which sums of floating point numbers differ from those on paper."""
+    return round(math.fsum(amounts), 12)
 
 
 def current() -> Budget:

@@ -19,7 +19,7 @@ import dspy
 import httpx
 from dspy import lm15
 
-from programs.budget import Budget
+from programs.budget import Budget, Charge
 from programs.errors import AdaptiveRAGError
 from programs.lm_line import EndpointSettings
 from programs.prices import cost_of
@@ -38,6 +38,8 @@ _OVERFLOW = re.compile(
     r"input (length|tokens?|is too long)|range of input length|too many tokens|num_ctx",
     re.IGNORECASE,
 )
+_GAVE_UP = (408, 504)
+"""Status of a gateway that stopped waiting for what works behind it."""
 _PER_CLIENT = 8
 """Connections of one HTTP client."""
 _OPTIONAL = ("top_logprobs", "logprobs", "chat_template_kwargs", "enable_thinking", "temperature", "seed", "stop")
@@ -119,39 +121,47 @@ class EndpointClient:
             url = await self._connection()
             assert self._slots is not None
             free = self._free
-            async with budget.room(self._most(body, budget)), self._slots:
+            most = self._most(body, budget)
+            async with budget.room(most), self._slots:
                 if (limit := budget.exhausted()) is not None:
                     raise Deadline(f"the request's {limit} is used up", code=limit)
-                budget.count_call()
                 http = free.pop()
                 try:
-                    with budget.timing("lm"):
-                        return await self._post(http, url, self._wire_body(body), budget)
+                    with budget.call(most, _unreported(self.settings)) as charge, budget.timing("lm"):
+                        return await self._post(http, url, self._wire_body(body), budget, charge)
                 finally:
                     free.append(http)
 
-    async def _post(self, http: httpx.AsyncClient, url: str, body: Body, budget: Budget) -> Body:
+    async def _post(self, http: httpx.AsyncClient, url: str, body: Body, budget: Budget, charge: Charge) -> Body:
         started = time.monotonic()
         try:
             async with asyncio.timeout(self.settings.timeout):
                 response = await http.post(url, json=body)
         except httpx.TimeoutException as error:
+            charge.cost = 0.0  # nothing was sent: only connecting has a time limit there
             raise lm15.TimeoutError(f"no connection to {self.settings.label}") from error
         except TimeoutError as error:
             waited = time.monotonic() - started
             raise lm15.TimeoutError(f"no reply from {self.settings.label} in {waited:.0f} s") from error
         except httpx.HTTPError as error:
+            if isinstance(error, httpx.ConnectError):
+                charge.cost = 0.0  # nothing was sent
             raise lm15.TransportError(f"{self.settings.label}: {type(error).__name__}") from error
         if response.status_code != 200:
+            if response.status_code not in _GAVE_UP:
+                charge.cost = 0.0  # what is refused is not sold
             raise self._refusal(response)
         try:
             reply = response.json()
         except ValueError as error:
             raise lm15.ServerError(f"{self.settings.label} did not answer in JSON", status=200) from error
         if not isinstance(reply, dict) or reply.get("error"):
+            if isinstance(reply, dict):
+                charge.cost = 0.0  # a refusal that calls itself a success
             raise self._refusal(response)
         tokens = reported_tokens(reply)
-        budget.count_tokens(**tokens._asdict(), cost=cost_of(tokens, self.settings.price))
+        cost = cost_of(tokens, self.settings.price)
+        budget.count_tokens(**tokens._asdict(), cost=cost, charge=charge)
         if tokens.reported and tokens.prompt < 0.4 * _least_tokens(body):
             # Ollama cuts long prompts without a word, instructions first.
             budget.note(f"{self.settings.label}: 提示被服务端截断（只读了 {tokens.prompt} 个 token），请调大它的上下文")
@@ -283,6 +293,11 @@ def _seconds(value: str | None) -> float | None:
         return max(0.0, float(value)) if value is not None else None
     except ValueError:
         return None  # a date: rare, and the default wait does
+
+
+def _unreported(settings: EndpointSettings) -> float | None:
+    """What a request costs of which no tokens are known: nothing where all are free."""
+    return cost_of(reported_tokens({}), settings.price)
 
 
 def _least_tokens(body: Body) -> float:

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from endpoint_requests import failure, request
-from loop_scripts import NO, QUESTION, hop_plan, in_turn, judged
-from scripted_lm import Reply, ScriptedLM, helpful, scripted_lm
+from loop_scripts import NO, QUESTION, hop_plan, in_turn, judged, relevant
+from scripted_lm import Reply, ScriptedLM, closed_port, helpful, scripted_lm
 
 from programs import cli
 from programs.budget import Budget
@@ -79,6 +80,57 @@ async def test_an_endpoint_that_reports_no_tokens_is_not_taken_for_free(usage: d
         assert (await failure(priced(lm, 1, 1), account)).kind == "budget"
     assert len(lm.calls) == 1
     assert "花费无法得知" in account.degraded[0]
+
+
+@pytest.mark.parametrize(
+    ("lost", "options"),
+    [
+        (Reply(delay=60), "&timeout=0.3"),
+        (Reply("没有收完", cut=True), ""),
+        (Reply(raw=b"<html>"), ""),
+        (Reply(status=504), ""),
+    ],
+)
+async def test_a_request_that_was_sent_and_not_answered_is_not_taken_for_free(lost: Reply, options: str) -> None:
+    account = Budget(max_cost=1_000_000)
+    with scripted_lm(lambda _: lost) as lm:
+        await failure(f"{priced(lm, 1, 1)}{options}", account)
+        assert len(lm.calls) == account.usage().lm_calls == 1
+        assert account.usage().cost is None
+        assert "花费无法得知" in account.degraded[-1]
+        # Its most is known: the limit can be checked, and forbids the next one only where it may be reached.
+        assert account.exhausted() is None
+        account.max_cost = 100
+        assert (await failure(priced(lm, 1, 1), account)).kind == "budget"
+
+
+@pytest.mark.parametrize("refusal", [Reply(status=400), Reply(status=500), Reply(raw=b'{"error": {"message": "no"}}')])
+async def test_a_refusal_costs_nothing(refusal: Reply) -> None:
+    account = Budget(max_cost=250)
+    with scripted_lm(lambda _: refusal) as lm, closed_port() as closed:
+        await failure(f"{priced(lm, 1, 1)} gone@{closed}?prompt_price={EACH}&completion_price={EACH}", account)
+        assert len(lm.calls) == 1
+    assert account.usage().cost == 0.0
+
+
+async def test_what_is_free_is_free_whatever_comes_of_it() -> None:
+    account = Budget(max_cost=250)
+    with scripted_lm(lambda _: Reply(delay=60)) as lm:
+        await failure(f"{priced(lm, 0, 0)}&timeout=0.3", account)
+    assert (account.usage().cost, account.exhausted(), account.degraded) == (0.0, None, [])
+
+
+def test_an_answer_that_is_given_up_was_paid_for(make_rag: Any) -> None:
+    """It was begun beside the relevance judge, which kept nothing."""
+    generate = Reply('{"answer": "没有人要的答案[1]。"}', delay=60)
+    script = helpful(relevance=lambda call: replace(relevant("火星")(call), delay=0.5), generate=generate)
+    record = make_rag(script, options=PRICED).ask(QUESTION, strategy="fast_retrieval", plan=hop_plan(1))
+    assert record.trace[0].overlapped and not record.trace[0].shown
+    assert (record.usage.cost, record.trace[0].usage.cost) == (None, None)
+    limited = make_rag(script, options=PRICED, max_cost=100_000, endless=True)
+    record = limited.ask(QUESTION, strategy="fast_retrieval", plan=hop_plan(2))
+    assert (record.status, record.usage.cost, len(record.trace)) == ("no_evidence", None, 2)
+    assert any("花费无法得知" in note for note in record.degraded)
 
 
 def test_nothing_asked_costs_nothing() -> None:
