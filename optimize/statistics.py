@@ -1,25 +1,23 @@
 """Intervals for figures on few cases, and whether a difference is more than noise."""
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binomtest
 
 RESAMPLES = 2000
 SEED = 0
 Array = NDArray[np.float64]
 
 
-def wilson(hits: int, total: int, z: float = 1.96) -> list[float]:
+def wilson(hits: int, total: int) -> list[float]:
     """A share with its interval after Wilson (1927): [value, low, high]; [0, 0, 1] for nothing."""
     if total == 0:
         return [0.0, 0.0, 1.0]
-    p = hits / total
-    middle = (p + z * z / (2 * total)) / (1 + z * z / total)
-    half = z / (1 + z * z / total) * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
-    return [round(p, 3), round(middle - half, 3), round(middle + half, 3)]
+    bounds = binomtest(hits, total).proportion_ci(method="wilson")
+    return [round(hits / total, 3), round(float(bounds.low), 3), round(float(bounds.high), 3)]
 
 
 def interval(values: Sequence[float], groups: Sequence[str], *, level: float = 0.95, seed: int = SEED) -> list[float]:
