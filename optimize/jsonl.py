@@ -1,6 +1,7 @@
 """Recordings as JSON Lines that survive a kill: the line that it cut is left out, and the next one is whole."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
     """Add one line; makes the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
-        if file.seek(0, 2):
-            file.seek(-1, 2)
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
-                file.write(b"\n")  # at the end, wherever one has read
+                file.write(b"\n")
         file.write(json.dumps(value, ensure_ascii=False).encode() + b"\n")
 
 

@@ -115,11 +115,14 @@ def read_traces(paths: Iterable[Path]) -> list[Answer]:
 
 def _values(file: Path) -> list[Any]:
     try:
-        file.stat()  # a recording that is not there would be an empty one
-        if file.suffix == ".jsonl":
-            return list(jsonl.lines(file))
-        value = json.loads(file.read_text(encoding="utf-8-sig"))
-        return value if isinstance(value, list) else [value]
+        text = file.read_bytes()
+        if file.suffix != ".jsonl":
+            value = json.loads(text)
+            return value if isinstance(value, list) else [value]
+        found = list(jsonl.lines(file))
+        if text.strip() and not found:
+            raise ValueError("no line is a JSON object")
+        return found
     except OSError as error:
         raise TraceError(f"{file} cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -18,8 +18,8 @@ NOTHING_CAN_BE_SAID: tuple[StopReason, ...] = ("retrieval_unavailable", "lm_unav
 
 
 def reaches(score: float | None, threshold: float) -> bool:
-    """Whether a verdict passes; UNKNOWN never does."""
-    return score is not None and score >= threshold
+    """Whether a verdict passes; UNKNOWN never does, nor does 0, with which a rule says no, whatever the threshold."""
+    return score is not None and score >= threshold and score > 0
 
 
 def kept(found: Iterable[str], scores: Mapping[str, float | None], threshold: float) -> tuple[str, ...]:
@@ -70,7 +70,10 @@ def progressed(earlier: Sequence[Rank], now: Rank) -> bool:
 
 
 def actions(*, how: Decision | None, progress: bool, taken: Collection[Decision], proved: bool) -> tuple[Decision, ...]:
-    """What may be tried next, in this order; a way that brought nothing is not gone again.
+    """What may be tried next, in this order.
+
+    After a hop that came no nearer, only the ways behind the one that led to it: the others had their turn.
+    After progress all of them again, also one that found nothing new before, as the reasons to look further changed.
 
     Args:
         how: What led to the hop that has just failed, None for the first.
@@ -133,7 +136,7 @@ def status_of(*, passed: bool, answered: bool, stop: StopReason, searched: bool)
     """What kind of answer the loop's result is.
 
     Args:
-        passed: The best hop passed all judges; with a threshold of 0 also one whose answer may not be told.
+        passed: The best hop passed all judges.
         answered: The best hop has an answer.
         stop: The final stop reason.
         searched: Every search of every hop worked, so that "not found" may be said.

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from programs.retrieval.pipeline import Searcher, SearchResult
-from programs.retrieval.plan import RetrievalPlan, RouteName
+from programs.retrieval.plan import MAX_TOP_K, RetrievalPlan, RouteName
 
 _NEED_A_MODEL: frozenset[RouteName] = frozenset({"rewritten", "hypothetical"})
-_ONLY_LOOP = {"max_hops", "fallback_routes", "decompose", "top_k"}
-"""Keys of a plan that do not change what its first search does; `top_k` only cuts what it found."""
+_NO_MATTER = {"max_hops", "fallback_routes", "decompose", "top_k"}
+"""Keys of a plan that do not change what its first search does; `top_k` only says where the hits are cut."""
 
 
 @dataclass
@@ -37,13 +37,14 @@ class Lookahead:
         """Begin a search; None for a plan whose first search waits for a language model."""
         if plan.decompose or _NEED_A_MODEL & {*plan.routes}:
             return None
-        return cls(query, plan, category, asyncio.create_task(searcher.search([query], plan, category=category)))
+        # Serves every plan that only wants more or fewer passages.
+        uncut = plan.model_copy(update={"top_k": MAX_TOP_K})
+        return cls(query, plan, category, asyncio.create_task(searcher.search([query], uncut, category=category)))
 
     async def result(self, queries: Sequence[str], plan: RetrievalPlan, category: str | None) -> SearchResult | None:
         """What was found, where it is what is asked for now; else None, and the search is given up."""
-        same = plan.model_dump(exclude=_ONLY_LOOP) == self.plan.model_dump(exclude=_ONLY_LOOP)
-        enough = self.plan.top_k >= plan.top_k
-        if list(queries) != [self.query] or not same or not enough or category != self.category:
+        same = plan.model_dump(exclude=_NO_MATTER) == self.plan.model_dump(exclude=_NO_MATTER)
+        if list(queries) != [self.query] or not same or category != self.category:
             self.drop()
             return None
         found = await self.task

@@ -5,7 +5,9 @@
     widen       more routes, deeper, among what no hop has seen
 
 A way counts only if its search finds a passage that no hop has seen: the same passages would be written from
-and judged in vain. Where no way finds one, the loop ends (`no_progress`).
+and judged in vain. Where a route of that search failed, the hop follows all the same, and says that not everything
+was searched. A way whose reply cannot be read gives way to the next one. Where no way is left, the loop ends
+(`rewrite_failed` where such a reply was among them, else `no_progress`).
 """
 
 import asyncio
@@ -24,9 +26,8 @@ from programs.rewriter import Rewriter, canonical
 from signatures.vocabulary import Decision, FailureKind, StopReason
 
 T = TypeVar("T")
-
-_UNREADABLE: tuple[FailureKind, ...] = ("parse", "empty", "truncated")
-"""What a language model that can be reached may make of one prompt and not of another."""
+_UNREADABLE: tuple[FailureKind, ...] = ("parse", "empty", "truncated", "context_overflow")
+"""Failures of one prompt. The language model is there: another prompt, or a way that needs none, may do better."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class NextSearch:
             reasons: Why it failed, for the rewriter.
             ways: What may be tried, in order.
         """
-        stop: StopReason = "no_progress"
+        failed: list[str] = []
         for way in ways:
             limit = budget.current().exhausted()
             if limit is not None:
@@ -99,13 +100,14 @@ class NextSearch:
             try:
                 turn = await self._attempt(way, hop, reasons)
             except LanguageModelError as error:
-                stop = limit_of(error) or "rewrite_failed"
                 if error.kind not in _UNREADABLE:
-                    return None, stop
-                continue  # the next way asks something else, or nobody
+                    return None, limit_of(error) or "rewrite_failed"
+                failed.append(f"{way}: {error.message}")
+                continue
             if turn is not None:
-                return self._begun(turn), "max_hops"
-        return None, stop
+                found = replace(turn.found, degraded=(*failed, *turn.found.degraded))
+                return self._begun(replace(turn, found=found)), "max_hops"
+        return None, "rewrite_failed" if failed else "no_progress"
 
     async def _attempt(self, way: Decision, hop: int, reasons: Sequence[str]) -> Turn | None:
         """The turn that a way leads to; None where it leads to nothing new."""

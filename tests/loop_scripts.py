@@ -5,6 +5,8 @@ from typing import Any
 
 from scripted_lm import Call, Reply
 
+from signatures.records import Passage
+
 QUESTION = "退货运费谁付"
 NO = Reply('{"verdict": "否", "reason": "不对"}', probability=0.1)
 YES = Reply('{"verdict": "是", "reason": "对"}', probability=0.9)
@@ -44,3 +46,18 @@ def relevant(*wanted: str) -> Any:
 
 def hop_plan(hops: int, **more: Any) -> dict[str, Any]:
     return {"max_hops": hops, **more}
+
+
+ALL = [
+    Passage(id="a", document_id="a", text="退货运费由买家承担。"),
+    Passage(id="b", document_id="b", text="退货须在七天内提出。"),
+    Passage(id="c", document_id="c", text="换货的运费由卖家承担。"),
+    Passage(id="d", document_id="d", text="岚盒的管理端口是 8080。"),
+]
+TWO_ROUTES = {"routes": ["dense", "text"]}
+
+
+def numbered_lines(call: Any) -> list[str]:
+    """The texts of the passages that a call showed, in order."""
+    lines = call.body["messages"][0]["content"].splitlines()
+    return [line for place, line in enumerate(lines) if place and lines[place - 1].startswith("[")]

@@ -20,6 +20,8 @@ paraphrase of the query. hypothetical: dense with a passage that a language mode
 
 ROUTES: tuple[RouteName, ...] = get_args(RouteName)
 Index = Literal["documents", "code"]
+MAX_TOP_K = 50
+"""Passages that a language model may be given at most."""
 
 
 class RetrievalPlan(BaseModel):
@@ -45,7 +47,7 @@ class RetrievalPlan(BaseModel):
 
     index: Index = "documents"
     routes: tuple[RouteName, ...] = ("dense", "text")
-    top_k: int = Field(default=5, ge=1, le=50)
+    top_k: int = Field(default=5, ge=1, le=MAX_TOP_K)
     rough_top_k: int = Field(default=8, ge=1, le=200)
     rerank: bool = True
     score_threshold: float = Field(default=0.0, ge=0.0, le=1.0)
@@ -63,7 +65,7 @@ class RetrievalPlan(BaseModel):
             update={
                 "routes": routes,
                 "rough_top_k": min(2 * self.rough_top_k, 200),
-                "top_k": min(4 * self.top_k, 50),
+                "top_k": min(4 * self.top_k, MAX_TOP_K),
                 "relative_threshold": 0.0,
                 "decompose": False,
             }

@@ -10,7 +10,7 @@ import pytest
 from bench_loop import cells, main
 from latency_lm import bare_client, covered, latency_lm
 from loop_measures import Figure, hop_ratio, memory, overhead, program_side, throughput
-from loop_questions import LightEmbedder
+from loop_questions import LightEmbedder, Question
 from loop_setting import Setting, prepared
 
 LATENCY = 0.02
@@ -45,9 +45,24 @@ def test_a_side_against_itself_takes_the_same_time(setting: Setting) -> None:
     figures = asyncio.run(hop_ratio(setting, "hop only", sides, 4, goal=0.45))
     assert [figure.name[:15] for figure in figures] == ["program / again"] * 2
     for figure in figures:
-        assert 0.2 < figure.value < 5
+        assert 0.2 < figure.value < 5, "on a machine that does something else too"
         assert figure.low is not None and figure.high is not None and figure.low <= figure.value <= figure.high
         assert figure.goal == 0.45
+
+
+def test_a_side_that_takes_three_times_as_long_is_seen(setting: Setting) -> None:
+    program = program_side(setting)
+
+    async def slower(asked: Question) -> int:
+        start = time.monotonic()
+        hops = await program(asked)
+        await asyncio.sleep(2 * (time.monotonic() - start))
+        return hops
+
+    for names, times in ((("program", "slower"), 1 / 3), (("slower", "program"), 3.0)):
+        sides = {name: {"program": program, "slower": slower}[name] for name in names}
+        for figure in asyncio.run(hop_ratio(setting, "hop only", sides, 6)):
+            assert times / 2 < figure.value < times * 2
 
 
 def test_a_side_that_needs_other_hops_is_no_comparison(setting: Setting) -> None:

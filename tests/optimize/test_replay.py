@@ -16,9 +16,10 @@ from memory_store import MemoryDenseStore, MemoryTextStore
 from scripted_lm import Call, Reply, helpful
 
 from data.loading import load_question_cases
+from optimize import jsonl
 from optimize.optimize import main
 from optimize.replay import Point, frontier, grid, pick
-from optimize.traces import Dials, Replayed, Unknown, differences, read_traces, replay
+from optimize.traces import Dials, Replayed, TraceError, Unknown, differences, read_traces, replay
 from programs.adaptive_rag import AdaptiveRAG
 from programs.opinions import OpinionCache
 from signatures.records import Answer, Passage
@@ -249,3 +250,26 @@ def test_a_file_that_is_no_trace_is_named(tmp_path: Path, text: str, capsys: pyt
     path.write_text(text, encoding="utf-8")
     assert main(["replay", str(path), "--live", "0.5", "0.5", "0.5"]) == 1
     assert "x.json" in capsys.readouterr().err
+
+
+def test_a_recording_is_read_as_it_was_written(tmp_path: Path, make_rag: Any) -> None:
+    """Separators that only text knows stand within a line, and a kill may have cut one."""
+    passages = [Passage(id="u", document_id="u", text="退货运费\u2028由买家\x0b承担\x85。")]
+    record = make_rag(passages=passages).ask(QUESTION, strategy="fast_retrieval")
+    path = tmp_path / "program-now.jsonl"
+    jsonl.append(path, {"case": "a", "record": record.model_dump(mode="json")})
+    assert read_traces([path]) == [record]
+    with path.open("ab") as file:
+        file.write('{"case": "b", "record": "退'.encode()[:-1])
+    assert read_traces([path]) == [record]
+    jsonl.append(path, {"case": "c", "record": record.model_dump(mode="json")})
+    assert read_traces([path]) == [record, record]
+
+
+@pytest.mark.parametrize("name", ["broken.jsonl", "broken.json", "gone.jsonl"])
+def test_a_file_without_a_trace_is_an_error(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if not name.startswith("gone"):
+        path.write_text("nothing\n", encoding="utf-8")
+    with pytest.raises(TraceError, match=name):
+        read_traces([path])

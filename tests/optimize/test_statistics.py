@@ -49,3 +49,8 @@ def test_noise_is_rarely_a_gain() -> None:
 def test_a_share_lies_in_its_interval(hits: int, total: int) -> None:
     value, low, high = wilson(hits, total)
     assert 0 <= low <= value <= high <= 1
+
+
+def test_the_interval_of_a_share_is_wilsons() -> None:
+    """81 of 263, with the continuity correction left out (Newcombe, 1998, table I)."""
+    assert wilson(81, 263) == [0.308, 0.255, 0.366]

@@ -9,17 +9,6 @@ from scripted_lm import Reply, helpful
 from signatures.records import Passage
 
 
-@pytest.mark.parametrize("broken", ["嗯……", {"query": ""}, "<think>没写完"])
-def test_a_rewrite_that_cannot_be_read_leaves_the_other_ways(make_rag: Any, broken: Any) -> None:
-    """`widen` needs no language model: what no hop has seen is looked at all the same."""
-    script = helpful(grounding=in_turn(NO, YES), rewrite=broken, generate={"answer": "岚盒有管理端口。"})
-    bench = make_rag(script, passages=VERSIONS)
-    plan = hop_plan(3, top_k=1, routes=["text"], fallback_routes=["dense"])
-    record = bench.ask("岚盒管理端口", strategy="fast_retrieval", plan=plan)
-    assert [hop.decision for hop in record.trace] == ["widen", "finish"]
-    assert record.status == "answered"
-
-
 @pytest.mark.parametrize("broken", ["嗯……", {"query": ""}, Reply(status=500), "<think>没写完"])
 def test_a_rewrite_that_fails_ends_the_loop_with_the_answer_so_far(make_rag: Any, broken: Any) -> None:
     grounding = in_turn(judged(0.1), judged(0.4))
