@@ -203,7 +203,8 @@ class HopTrace(Record):
         retry_calls: Language model calls of this hop that looked for what to search next.
         degraded: Parts that failed without ending the hop, such as `text: timeout`.
         outages: Routes of retrieval that failed: then "not found" may not be said.
-        usage: What the hop cost.
+        usage: What the hop cost; without the time of a search that was begun while the router was asked, which
+            is part of the request's.
     """
 
     hop: int = Field(ge=1)

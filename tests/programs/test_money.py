@@ -173,7 +173,7 @@ async def test_far_from_the_limit_calls_stay_side_by_side() -> None:
 
 
 async def test_a_call_that_waits_for_room_ends_at_the_deadline() -> None:
-    account = Budget(max_cost=250, seconds=0.4)
+    account = Budget(max_cost=250, seconds=2.0)
     with scripted_lm(lambda _: spends(100, delay=60)) as lm:
         ends = await asyncio.gather(*(failure(priced(lm, 1, 1), account) for _ in range(2)))
     assert [error.kind for error in ends] == ["deadline", "deadline"]
