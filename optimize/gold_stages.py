@@ -36,7 +36,9 @@ class GoldRouter(Router):
         super().__init__(resources)
         self.case = case
 
-    async def aforward(self, *, question: str, history: str = "", thinking: object = None) -> dspy.Prediction:
+    async def aforward(
+        self, *, question: str, history: str = "", thinking: object = None, ask_back: bool = True
+    ) -> dspy.Prediction:
         decision = RouteDecision(
             intent=self.case.intent,
             confidence=1.0,

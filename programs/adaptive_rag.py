@@ -50,6 +50,7 @@ class _Request:
     history: str
     category: str | None
     patch: Mapping[str, Any]
+    ask_back: bool
 
 
 class AdaptiveRAG(AsyncModule):
@@ -84,6 +85,7 @@ class AdaptiveRAG(AsyncModule):
         history: str = "",
         strategy: Strategy | None = None,
         plan: Mapping[str, Any] | None = None,
+        ask_back: bool = True,
     ) -> dspy.Prediction:
         """Answer a question.
 
@@ -93,6 +95,7 @@ class AdaptiveRAG(AsyncModule):
             history: Earlier turns as text, one line each; "" at the start.
             strategy: Runs this strategy without asking the router.
             plan: Patch over the strategy's retrieval plan, such as `{"top_k": 8}`.
+            ask_back: False searches what the router would ask back, as where the user has just answered that.
 
         Returns:
             The fields of `signatures.records.Answer`, and the record itself as `record`.
@@ -111,7 +114,7 @@ class AdaptiveRAG(AsyncModule):
         )
         with budget.spending(account):
             self._mark_untrusted(account)
-            record = await self._answer(clean_question(question), category, history, strategy, plan or {})
+            record = await self._answer(clean_question(question), category, history, strategy, plan or {}, ask_back)
         fields = {name: getattr(record, name) for name in Answer.model_fields}
         return dspy.Prediction(**fields, record=record)
 
@@ -123,7 +126,13 @@ class AdaptiveRAG(AsyncModule):
             account.note(note)
 
     async def _answer(
-        self, question: str, category: str | None, history: str, forced: Strategy | None, patch: Mapping[str, Any]
+        self,
+        question: str,
+        category: str | None,
+        history: str,
+        forced: Strategy | None,
+        patch: Mapping[str, Any],
+        ask_back: bool,
     ) -> Answer:
         language = detect_language(question)
         limit = self.resources.settings.max_question_chars
@@ -133,7 +142,7 @@ class AdaptiveRAG(AsyncModule):
             text = message("too_long", language).replace("{length}", str(len(question))).replace("{limit}", str(limit))
             return _ending(question[:limit], _by_rule("太长"), "invalid_question", text)
         asked = await self._standalone(question, history)
-        return await self._routed(_Request(question, asked, history, category, patch), forced)
+        return await self._routed(_Request(question, asked, history, category, patch, ask_back), forced)
 
     async def _routed(self, request: _Request, forced: Strategy | None) -> Answer:
         """Decide and follow; what is most likely searched is searched while the router thinks."""
@@ -185,7 +194,9 @@ class AdaptiveRAG(AsyncModule):
         self, request: _Request, forced: Strategy | None, thinking: Callable[[Intent | None], None]
     ) -> RouteDecision:
         if forced is None:
-            routed = await self.router.acall(question=request.asked, history=request.history, thinking=thinking)
+            routed = await self.router.acall(
+                question=request.asked, history=request.history, thinking=thinking, ask_back=request.ask_back
+            )
             if routed.decision.error_kind is not None:
                 budget.current().note(f"路由：{routed.decision.reasoning}，已按 {routed.decision.strategy} 处理")
             return routed.decision  # type: ignore[no-any-return]

@@ -24,6 +24,11 @@ class Conversation:
             return ""
         return "\n".join(f"用户：{said}\n助手：{answer}" for said, answer in self.turns[-MAX_TURNS:])
 
+    @property
+    def asked_back(self) -> bool:
+        """Whether the next line answers a question back; what is still unclear then is searched, not asked again."""
+        return bool(self._open_question)
+
     def question(self, line: str) -> str:
         """What to ask the program: after a question back, the first question with the user's addition."""
         return f"{self._open_question}（补充：{line}）" if self._open_question else line

@@ -167,6 +167,7 @@ def _chat(arguments: argparse.Namespace) -> int:
                     category=arguments.category,
                     strategy=arguments.strategy,
                     plan=arguments.plan,
+                    ask_back=not conversation.asked_back,
                 ).record
             print_answer(record, currency=_currency(rag))
             conversation.add(line, record)

@@ -38,7 +38,12 @@ class Router(AsyncModule):
         self.resources = resources
 
     async def aforward(
-        self, *, question: str, history: str = "", thinking: Callable[[Intent | None], None] | None = None
+        self,
+        *,
+        question: str,
+        history: str = "",
+        thinking: Callable[[Intent | None], None] | None = None,
+        ask_back: bool = True,
     ) -> dspy.Prediction:
         """Decide where a question goes.
 
@@ -47,6 +52,7 @@ class Router(AsyncModule):
             history: Earlier turns as text, "" at the start.
             thinking: Called with the classifier's guess before the language model is asked, for work that
                 can be done meanwhile.
+            ask_back: False searches what would be asked back.
 
         Returns:
             `decision`, and its fields `intent`, `confidence`, `strategy`, `reasoning` and
@@ -64,6 +70,8 @@ class Router(AsyncModule):
                 threshold=self.resources.settings.confidence_threshold,
                 shares=opinion.probabilities,
             )
+            if strategy == "clarify_needed" and not ask_back:
+                strategy = SAFE_STRATEGY
             return await self._decided(
                 question, history, opinion.best, confidence, strategy, "由分类器判断", source="classifier"
             )
@@ -99,6 +107,8 @@ class Router(AsyncModule):
             threshold=self.resources.settings.confidence_threshold,
             shares=shares,
         )
+        if strategy == "clarify_needed" and not ask_back:
+            strategy = SAFE_STRATEGY
         reason = reply.reasoning.strip()
         return await self._decided(
             question, history, intent, confidence, strategy, reason, given=reply.clarification_questions

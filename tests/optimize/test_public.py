@@ -229,7 +229,7 @@ def test_what_is_promoted_is_what_is_measured(
     def only(name: str, weight: float, bias: float) -> LinearModel:
         return LinearModel(features=(name,), center=(0.0,), scale=(1.0,), weights=(weight,), bias=bias)
 
-    alone = only(FEATURES["utility"][0], 0.0, 0.0)
+    alone = only(next(iter(FEATURES["utility"])), 0.0, 0.0)
     # Log-odds of 0.7 and of 0.6, with the border between them.
     state = JudgeState(weighed=only("lm", 1.0, -0.6), alone=alone, threshold=0.5, low=0.4, high=0.6)
     with scripted_lm(judging) as lm:

@@ -88,9 +88,9 @@ def test_trace_is_a_table(run: Run, indexed: Path) -> None:
 
 def test_category_filters_and_cannot_be_widened(run: Run, indexed: Path) -> None:
     for category in ("docs", 'docs" or category == "机密', "docs\\", "%"):
-        shown = run("ask", "年假底价是多少", "--json", "--category", category).stdout
+        shown = run("ask", "年假底价是多少元？", "--json", "--category", category).stdout
         assert "83 元" not in shown
-    assert "83 元" in run("ask", "年假底价是多少", "--json", "--category", "机密").stdout
+    assert "83 元" in run("ask", "年假底价是多少元？", "--json", "--category", "机密").stdout
 
 
 def test_strategy_and_plan_are_obeyed(run: Run, indexed: Path, lm: ScriptedLM) -> None:

@@ -303,6 +303,15 @@ def test_a_classifier_that_must_ask_asks_back(make_rag: Any) -> None:
     assert calls == ["ask_back"]
 
 
+def test_what_was_asked_back_once_is_searched(make_rag: Any) -> None:
+    """The user has answered: asking again would keep somebody from ever getting anything."""
+    bench = make_rag()
+    resources = replace(bench.rag.resources, classifier=Fixed("HOW_TO", must_ask=True, clarify=0.99))
+    asked = Router(resources)(question="那个怎么弄（补充：年假）", ask_back=False).decision
+    assert (asked.intent, asked.strategy, asked.clarification_questions) == ("HOW_TO", SAFE_STRATEGY, ())
+    assert bench.lm.calls == []
+
+
 def test_a_classifier_that_is_unsure_leaves_it_to_the_model_and_adds_its_opinion(make_rag: Any) -> None:
     tokens = with_tokens("FACT_LOOKUP", [("FACT", {"FACT": 0.5, "HOW": 0.5}), ("_LOOKUP", {})])
     decision, calls = cascade(make_rag, Fixed("HOW_TO", 0.8, clear=True), route=tokens)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from scripted_lm import Reply, helpful
 
 from programs.features import (
+    FORM,
     GROUNDING,
     RELEVANCE,
     UTILITY,
@@ -81,7 +82,7 @@ def similarity(embedder: Any) -> Similarity:
 def test_every_named_feature_is_there_and_finite(similarity: Similarity) -> None:
     for question, answer in [("餐补多少", "30 元"), ("?", "!"), ("how much", "  x "), ("餐补" * 200, "[1]")]:
         found = relevance_features(question, [MEAL, LEAVE], similarity)
-        assert [set(one) for one in found] == [set(RELEVANCE)] * 2
+        assert [set(one) for one in found] == [{*RELEVANCE, *FORM}] * 2
         grounded = grounding_features(question, answer, [MEAL], similarity)
         useful = utility_features(question, answer, similarity)
         assert (set(grounded), set(useful)) == (set(GROUNDING), set(UTILITY))
