@@ -75,7 +75,6 @@ def measure(resources: Resources, cases: list[QuestionCase], gold: GoldPassages)
     """By layout: a list of values for each figure, one a question."""
     judges, rag = Judges(resources), SelfRAG(resources)
     found: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in LAYOUTS}
-    server = resources.lms
     for number, case in enumerate(cases):
         passages, held = shown(case, gold), {gold.find(one).id for one in case.gold}
         # Which goes first changes, so that neither always finds the other's leftovers.
@@ -95,7 +94,7 @@ def measure(resources: Resources, cases: list[QuestionCase], gold: GoldPassages)
             figures["characters of passages"].append(len(render_passages(passages)))
             for figure, value in right.items():
                 figures[figure].append(value)
-        Console(stderr=True).print(f"{number + 1}/{len(cases)} {server.identity('judge')}")
+        Console(stderr=True).print(f"{number + 1}/{len(cases)} {resources.lms.identity('judge')}")
     return found
 
 
