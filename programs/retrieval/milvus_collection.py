@@ -241,8 +241,15 @@ class MilvusCollection:
 
     def _ready(self, *, create: bool = False) -> bool:
         """Whether the collection is there, checked and loaded; makes it where `create` says so."""
-        if self._known:
-            return True
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return self._known or self._opened(create)
+            except CollectionGone:  # renamed after it was looked for
+                if attempt == _ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _opened(self, create: bool) -> bool:
         with self._lock, self._connection.translated():
             target = milvus_swap.live(self._client, self._collection, self._timeout)
             if target is None:

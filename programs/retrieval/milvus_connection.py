@@ -21,6 +21,8 @@ from programs.retrieval.milvus_rows import NAME
 _CONNECT_SECONDS = 5.0  # most that is waited for a connection
 _PORT = 19530
 _GONE = (100, 101)  # not found; not loaded, as Milvus Lite leaves a collection that was renamed
+# What a Milvus 2.3 says, under the code of every other fault, where a name is taken away while it searches.
+_GONE_WORDS = ("can't find collection", "collection not found")
 
 
 class CollectionGone(StoreUnavailable):
@@ -94,7 +96,7 @@ class MilvusConnection:
                     hint="Check the version of the server and the name of the collection.",
                 ) from error
             found = self._unavailable(error.message)
-            if error.code in _GONE:
+            if error.code in _GONE or any(words in error.message.lower() for words in _GONE_WORDS):
                 raise CollectionGone(found.message, store=NAME, hint=found.hint) from error
             raise found from error
         except (grpc.RpcError, OSError) as error:

@@ -23,6 +23,7 @@ from conformance import (
 
 from programs.errors import StoreError, StoreLocked, StoreMismatch, StoreUnavailable
 from programs.retrieval.milvus import MilvusDenseStore, MilvusTextStore, quote
+from programs.retrieval.milvus_connection import CollectionGone, MilvusConnection
 
 
 def dense(
@@ -258,3 +259,27 @@ def test_the_parser_of_lite_reads_quoted_values_as_they_were(tmp_path: Path) -> 
         assert [hit["category"] for hit in found] == [category], category[:40]
     client.close()
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (100, "collection not found[database=default][collection=swapped]"),
+        (1, "fail to search: can't find collection name default:swapped"),
+        (65535, "fail to get collection id: can't find collection: swapped"),
+    ],
+)
+def test_a_collection_that_is_gone_is_known_under_the_codes_and_the_words_of_old_servers(
+    tmp_path: Path, code: int, message: str
+) -> None:
+    import pymilvus
+
+    connection = MilvusConnection(pymilvus, str(tmp_path / "a.db"), token=None, timeout=5.0)
+    try:
+        with pytest.raises(CollectionGone), connection.translated():
+            raise pymilvus.MilvusException(code=code, message=message)
+        with pytest.raises(StoreUnavailable) as raised, connection.translated():
+            raise pymilvus.MilvusException(code=code if code > 100 else 1, message="no node is there")
+        assert not isinstance(raised.value, CollectionGone)
+    finally:
+        connection.close()

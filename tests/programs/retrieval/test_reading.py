@@ -134,6 +134,25 @@ def test_docx_gives_headings_and_tables(tmp_path: Path) -> None:
     assert "| 成都 | 350 元 |" in document.text
 
 
+def test_an_equation_in_a_docx_leaves_the_text_around_it_readable(tmp_path: Path) -> None:
+    docx = pytest.importorskip("docx", reason="python-docx makes the file of this test")
+    from docx.oxml import parse_xml
+
+    made = docx.Document()
+    paragraph = made.add_paragraph("补贴等于")
+    paragraph._p.append(
+        parse_xml(
+            '<m:oMath xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"><m:f><m:fPr/>'
+            "<m:num><m:r><m:t>里程</m:t></m:r></m:num><m:den><m:r><m:t>2</m:t></m:r></m:den></m:f></m:oMath>"
+        )
+    )
+    made.add_paragraph("按月结算。")
+    made.save(str(tmp_path / "a.docx"))
+    text = read_document(tmp_path / "a.docx").text
+    assert "补贴等于" in text and "按月结算。" in text
+    assert "里程" in text and "2" in text
+
+
 def test_pdf_gives_its_chinese_text(tmp_path: Path) -> None:
     canvas = pytest.importorskip("reportlab.pdfgen.canvas", reason="reportlab makes the file of this test")
     from reportlab.pdfbase import pdfmetrics
