@@ -5,14 +5,13 @@ done once. The result is a run with two children, `baseline` and `calibrated`, f
 """
 
 import argparse
-import hashlib
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from data.loading import FOLDER
+from optimize.cases import data_digest
 from optimize.gold import sample_passages
 from optimize.judge_fit import (
     Weighed,
@@ -26,7 +25,7 @@ from optimize.judge_fit import (
     weighed_cases,
     worth,
 )
-from optimize.recording import JUDGE_CLASSES, Recording, judge_cases, plain_resources
+from optimize.recording import JUDGE_CLASSES, Opinion, Recording, judge_cases, plain_resources
 from optimize.router_fit import main as fit_router_main
 from optimize.statistics import interval, paired_gain
 from optimize.tracking import Run, finish, git_commit, new_run
@@ -77,7 +76,8 @@ def calibrate_judge(name: JudgeName, *, line: str | None, with_worth: bool, miss
         for case, opinion in recording.record(cases, gold):
             sys.stderr.write(f"{name} {case.id} {opinion.error or opinion.score}\n")
     embedder = load_embedder(settings.embedder)
-    everything = weighed_cases(cases, recording.opinions(cases), gold, Similarity(embedder))
+    opinions = recording.opinions(cases)
+    everything = weighed_cases(cases, opinions, gold, Similarity(embedder))
     if len(everything) < len(cases):
         sys.stderr.write(f"{name}: {len(cases) - len(everything)} cases are not recorded and left out (--missing)\n")
     known = [one for one in everything if one.case.split != "test"]
@@ -91,12 +91,12 @@ def calibrate_judge(name: JudgeName, *, line: str | None, with_worth: bool, miss
         "optimizer": "calibration",
         "lm": identity,
         "embedder": embedder.name,
-        "data": hashlib.sha256((FOLDER / f"{name}.jsonl").read_bytes()).hexdigest()[:16],
+        "data": data_digest(name),
         "git": git_commit(),
         "cases": len(everything),
     }
-    baseline = _write_child(parent, everything, "baseline", plain, 0.5, settings)
-    calibrated = _write_child(parent, everything, "calibrated", fitted, state.threshold, settings)
+    baseline = _write_child(parent, everything, opinions, "baseline", plain, 0.5, settings)
+    calibrated = _write_child(parent, everything, opinions, "calibrated", fitted, state.threshold, settings)
     path = f"self_rag.judges.{name}.judge"
     compiled = CompiledState(
         lm={"judge": identity},
@@ -114,13 +114,21 @@ def calibrate_judge(name: JudgeName, *, line: str | None, with_worth: bool, miss
 
 
 def _write_child(
-    parent: Run, cases: Sequence[Weighed], name: str, values: dict[str, float], threshold: float, settings: Settings
+    parent: Run,
+    cases: Sequence[Weighed],
+    opinions: Mapping[str, Opinion],
+    name: str,
+    values: dict[str, float],
+    threshold: float,
+    settings: Settings,
 ) -> Run:
     child = new_run(parent.experiment, name, parent=parent, settings=settings)
     child.params = {**parent.params, "threshold": threshold}
     rows = []
     for one in cases:
         passed = values[one.case.id] >= threshold
+        # Weighing costs nothing beside what the opinion did; the gate holds that against a compiled prompt's.
+        opinion = opinions[one.case.id]
         rows.append(
             {
                 "id": one.case.id,
@@ -131,7 +139,10 @@ def _write_child(
                 "score": float(passed == one.case.passed),
                 "outcome": values[one.case.id],
                 "expected": one.case.passed,
-                "lm_calls": 1,
+                "lm_calls": int(opinion.source == "lm" or opinion.prompt_tokens > 0),
+                "seconds": opinion.seconds,
+                "prompt_tokens": opinion.prompt_tokens,
+                "completion_tokens": opinion.completion_tokens,
             }
         )
     child.write_table("cases.jsonl", rows)

@@ -23,13 +23,12 @@ import dspy
 
 from data import loading
 from data.schema import Case
-from optimize import demos, figures
+from optimize import compile_report, demos
 from optimize.examples import COMPONENTS, Component
 from optimize.kept_replies import ForgetUnreadable, KeptLMs, Ledger, Outage, ReplyStore
 from optimize.optimizers import BUDGETS, OPTIMIZERS, Budget, OptimizerName, Trial, optimize_student
 from optimize.preflight import Estimate, agree, check_possible, preflight
 from optimize.scoring import Row, compiled_state, score, write_child
-from optimize.statistics import paired_gain
 from optimize.students import ROLES, predictors
 from optimize.tasks import Task, open_task
 from optimize.tracking import Run, finish, git_commit, new_run
@@ -210,9 +209,9 @@ def _compile(
         },
         "infrastructure_failures": float(sum(ledger.failures.values())),
     }
-    _draw(parent, task, baseline, better, [(trial.name, rows) for trial, rows in tried])
+    compile_report.draw(parent, task, baseline, better, [(trial.name, rows) for trial, rows in tried])
     finish(parent, *children, settings=settings)
-    _report(parent, baseline, better, ledger)
+    compile_report.write(parent, baseline, better, ledger)
     return parent
 
 
@@ -285,39 +284,3 @@ def _role(path: str) -> Role:
     if path.startswith("router."):
         return "router"
     return "judge" if ".judges." in path else "generator"
-
-
-def _draw(
-    parent: Run, task: Task, baseline: list[Row], compiled: list[Row], trials: list[tuple[str, list[Row]]]
-) -> None:
-    def dev(rows: list[Row]) -> float:
-        own = [row["score"] for row in rows if row["split"] == "dev"]
-        return float(sum(own) / len(own))
-
-    shown = [("baseline", baseline), *trials, ("compiled", compiled)]
-    names, values = [name for name, _ in shown], [dev(rows) for _, rows in shown]
-    figures.score_by_trial(parent.folder / "score_by_trial.svg", names, values, values[0])
-    test = {
-        name: [row for row in rows if row["split"] == "test"]
-        for name, rows in (("baseline", baseline), ("compiled", compiled))
-    }
-    if task.component == "router":
-        for name, rows in test.items():
-            figures.confusion(parent.folder / f"confusion_{name}.svg", rows, f"{name}, test")
-    elif task.component in JUDGES:
-        figures.reliability(parent.folder / "reliability.svg", dict(test))
-
-
-def _report(parent: Run, baseline: list[Row], compiled: list[Row], ledger: Ledger) -> None:
-    write = sys.stdout.write
-    write(f"run {parent.id}\n")
-    for split in ("dev", "test"):
-        before = [row for row in baseline if row["split"] == split]
-        after = [row for row in compiled if row["split"] == split]
-        gain, low, high = paired_gain(
-            [row["score"] for row in before], [row["score"] for row in after], [row["group"] for row in before]
-        )
-        first, last = (sum(row["score"] for row in rows) / len(rows) for rows in (before, after))
-        write(f"  {split:5} {first:.3f} -> {last:.3f}, gain {gain:+.3f} [{low:+.3f}, {high:+.3f}], n {len(before)}\n")
-    failures = ", ".join(f"{kind} {count}" for kind, count in ledger.failures.items()) or "none"
-    write(f"  paid {ledger.paid_calls} of {ledger.calls} calls; failures of the endpoint: {failures}\n")
