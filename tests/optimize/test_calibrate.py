@@ -44,7 +44,11 @@ def judges(call: Call) -> Reply | dict[str, object] | str:
         return helpful()(call)
     sure = "联系相关部门" not in call.body["messages"][-1]["content"]
     text = {name: "是" if name == "verdict" else "看过了" for name in call.fields}
-    return Reply(json.dumps(text, ensure_ascii=False), probability=0.9 if sure else 0.6, usage={"prompt_tokens": 150, "completion_tokens": 16})
+    return Reply(
+        json.dumps(text, ensure_ascii=False),
+        probability=0.9 if sure else 0.6,
+        usage={"prompt_tokens": 150, "completion_tokens": 16},
+    )
 
 
 def child(parent: Run, name: str) -> Run:
